@@ -1,0 +1,260 @@
+"""The root of a run: every node that is not a component. Frozen, checked with pydantic, one default each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Reduction = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A value that changes with the step: from ``start`` to ``end`` over ``steps``, then ``end``."""
+
+    start: float
+    end: float
+    steps: int
+    shape: Literal["linear", "cosine"] = "linear"
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters on top of frozen base weights. Dropout is 0 in both passes."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: str | tuple[str, ...] = "all-linear"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy, the same for every backend and engine."""
+
+    path: str
+    """A local folder, a hub id, or ``package:<name>`` for weights that a pip package carries."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """Compute dtype. auto: bfloat16 where the hardware has it, else float32. Master weights are float32 (float64 for float64)."""
+    lora: Lora | None = None
+    chat_template: str | None = None
+    """A file with a template that replaces the tokenizer's."""
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW and its schedule, the same for every backend."""
+
+    lr: float = 1e-5
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after warm-up, over all updates of the run."""
+    warmup_updates: int = 0
+    min_lr_ratio: float = 0.0
+    clip_norm: float | None = 1.0
+    epochs: int = 1
+    """Passes over a step's lease."""
+    mini_batches: int = 1
+    """Updates per pass; cut by whole groups."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How the policy plays, the same for every engine."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_response: int = 128
+    """Tokens of one call."""
+    max_attempt_tokens: int | None = None
+    """Action tokens of one attempt, over all its calls; null: ``max_response``."""
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Critic:
+    """A value model, for algorithms that need one."""
+
+    lr: float = 1e-5
+    clip: float = 0.2
+    coef: float = 0.5
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Sync:
+    """How far play may run ahead of training, and how deliveries are verified."""
+
+    mode: Literal["ordered", "async"] = "ordered"
+    interval: int = 1
+    """ordered: steps between deliveries."""
+    offset: int = 0
+    """ordered: steps that play is ahead."""
+    max_staleness: int = 0
+    """async: largest trainer step minus oldest version."""
+    uncorrected: bool = False
+    """Train stale data without a correction, knowingly."""
+    verify_every: int = 20
+    """After the first three, every how many deliveries a digest is compared."""
+
+
+@dataclass(frozen=True)
+class Kl:
+    """KL to the reference, as a term of the loss or in the reward."""
+
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    coef: float | Schedule = 0.0
+    where: Literal["loss", "reward"] = "loss"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What is left of an algorithm besides its parts."""
+
+    preset: str
+    group_size: int = 8
+    """Attempts at one task."""
+    reduction: Reduction | None = None
+    """null: the loss's own default."""
+    by: Literal["attempt", "experience"] = "attempt"
+    """What a sequence is in ``seq_mean_*``."""
+    denominator: Literal["all", "kept"] = "all"
+    """Whether tokens dropped before the step count in denominators."""
+    kl: Kl = field(default_factory=Kl)
+    entropy_coef: float | Schedule = 0.0
+    """Bonus: positive raises entropy."""
+    old_logp: Literal["auto", "forward", "measure", "sampler"] = "auto"
+    """Where old log-probabilities come from. auto: the training forward when a step has one update (ratio exactly 1), else
+    measured before the first update."""
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """How attempts are scheduled."""
+
+    order: Literal["lockstep", "arrival"] = "lockstep"
+    max_concurrent: int = 256
+    """Attempts that run at once."""
+    wave: int = 64
+    """Largest number of requests handed to the engine together."""
+    attempt_timeout_s: float | None = 600.0
+    """arrival: wall-clock limit of one attempt."""
+    max_calls: int = 64
+    """Calls of one attempt; past it the attempt faults (the limit that lockstep uses, being the same every time)."""
+    retries: int = 1
+    """Times a faulted attempt is played again."""
+    min_attempts: int = 2
+    """Scored attempts below which a group is voided."""
+    max_draws: int = 20
+    """Draws per step, in multiples of groups_per_step, before a step that will not fill is trained short."""
+    when_short: Literal["train", "stop"] = "train"
+    reward_workers: int = 1
+    """Processes for rewards and operators that compute."""
+    place_ttl_s: float = 60.0
+    """A draw's place falls back this long after its explorer's last heartbeat."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How steps are leased."""
+
+    max_uses: int = 1
+    """Steps that may use a group."""
+    lease_ttl_s: float = 300.0
+    wait_s: float = 3600.0
+    """Longest wait for groups; ends earlier when no explorer is alive."""
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    every: int = 10
+    """Steps; 0: only at the end."""
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Pinned to a version; never through buffer or selector."""
+
+    every: int = 0
+    """Steps between evaluations; 0: only before and after."""
+    before: bool = True
+    after: bool = True
+    attempts: int = 1
+    """Attempts per task; 1 with temperature 0 is greedy accuracy."""
+    temperature: float = 0.0
+    limit: int | None = None
+    """Rows of each taskset; null: all."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What the kernel knows of an entry of a plural node."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class RewardSlot(Slot):
+    gate: str | None = None
+    """Another reward's slot: this one counts only where that one is positive."""
+    clip: tuple[float, float] | None = None
+    """Lowest and highest value before weighting."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component of a run, as config: where it stands, what it is, and its slot's keys."""
+
+    kind: str
+    name: str
+    path: str
+    """Node in the config, e.g. ``rewards.math``."""
+    component: Any
+    """The frozen dataclass."""
+    slot: Slot | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A checked run. Built by :func:`trinity_core.config.check.check`, never by hand."""
+
+    model: Model
+    algorithm: Algorithm
+    optim: Optim = field(default_factory=Optim)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    critic: Critic | None = None
+    sync: Sync = field(default_factory=Sync)
+    explorer: Explorer = field(default_factory=Explorer)
+    trainer: Trainer = field(default_factory=Trainer)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    eval: Evaluation = field(default_factory=Evaluation)
+    mode: Literal["both", "explore", "train", "bench"] = "both"
+    seed: int = 0
+    steps: int = 10
+    groups_per_step: int = 8
+    threads: int | None = None
+    """CPU threads for the model; null: the library's choice."""
+    out: str | None = None
+    """Run folder; null: ``runs/<date>/<time>``."""
+    resume: str | None = None
+    """A run folder to go on with."""
+    resume_config: Literal["refuse", "saved", "new"] = "refuse"
+    """What to do with differences nobody typed."""
+    join: str | None = None
+    """explore: the run folder of the trainer to play for."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """Every component by its node: ``loss``, ``rewards.math``, ``eval.tasksets.heldout``, ``models.judge.engine``."""
+
+    def part(self, path: str) -> Any:
+        """The component at ``path``, or ``None``."""
+        found = self.parts.get(path)
+        return found.component if found else None
+
+    def slots(self, node: str) -> dict[str, Part]:
+        """The components of a plural node, by slot, in order: ``slots("rewards")``."""
+        prefix = node + "."
+        return {path.removeprefix(prefix): part for path, part in self.parts.items() if path.startswith(prefix)}
