@@ -1,0 +1,287 @@
+"""A backend whose model is a table: exact, in float64, and done in milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trinity_core.algo.batch import TrainBatch, cut, predictor_N
+from trinity_core.algo.digest import digest_tensors
+from trinity_core.builtins.fake.table import (
+    Table,
+    initial_table,
+    prefix_hashes,
+    refuse_model,
+    starting_table,
+    state_of,
+    write_folder,
+)
+from trinity_core.builtins.fake.tokenizer import CharTokenizer
+from trinity_core.config.schema import Critic, Optim, RunConfig
+from trinity_core.errors import CheckpointError, ConfigError
+from trinity_core.protocols import Backend, LiveBackend, RunContext
+from trinity_core.types import UpdateResult, Weights
+
+if TYPE_CHECKING:
+    import torch
+
+    from trinity_core.algo.objective import Objective
+
+STATE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class Fake(Backend):
+    """Trains a table policy (:mod:`trinity_core.builtins.fake`) with AdamW; the critic is one more column.
+
+    A table knows each prefix by itself and generalises to none: give it a finite taskset and a learning rate near 0.3.
+    """
+
+    states: int = 4096
+    """Rows of the table; prefixes that fall on one row share its logits."""
+    alphabet: str = "0123456789"
+    """Characters the fresh policy prefers."""
+    noise: float = 0.01
+    """Standard deviation of the fresh policy's logits."""
+    micro_tokens: int = 4096
+    """Tokens of one micro-batch."""
+    two_pass: bool = False
+    """Always differentiate in two passes, as a service would that gives log-probabilities only."""
+    teacher_seed: int | None = None
+    """Seed of a second fresh table that serves as the teacher; null: there is none."""
+
+    provides: ClassVar[frozenset[str]] = frozenset(
+        {
+            "old_logp",
+            "ref_logp",
+            "sampler_logp",
+            "teacher_logp",
+            "teacher_topk",
+            "entropy",
+            "entropy_grad",
+            "value",
+            "vocab",
+        }
+    )
+
+    def refuse(self, config: RunConfig) -> str | None:
+        return refuse_model(config)
+
+    def open(self, run: RunContext) -> LiveFake:
+        config = run.config
+        logits_SV = starting_table(
+            config.model.path, states=self.states, alphabet=self.alphabet, noise=self.noise, seed=run.seed
+        )
+        return LiveFake(self, logits_SV, config.optim, config.critic)
+
+
+class LiveFake(LiveBackend):
+    """The tables of policy, reference and teacher, the critic's column, and the optimizer of what is trained."""
+
+    def __init__(self, config: Fake, logits_SV: NDArray[np.float64], optim: Optim, critic: Critic | None) -> None:
+        self.config = config
+        self.tokenizer = CharTokenizer()
+        self.table = Table(logits_SV)
+        self.value_S = np.zeros(len(logits_SV))
+        self.frozen = {"reference": logits_SV.copy()}
+        if config.teacher_seed is not None:
+            self.frozen["teacher"] = initial_table(len(logits_SV), config.alphabet, config.noise, config.teacher_seed)
+        self.trained = {
+            "policy": Adam(logits_SV, optim, optim.lr),
+            "critic": Adam(self.value_S, optim, critic.lr if critic else optim.lr),
+        }
+
+    # measure and update
+
+    def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
+        """Outputs: ``logp``, ``entropy``, ``value``, and ``topk:K``, which gives ``topk_ids`` and ``topk_logp`` [N, K] in
+        falling order. Log-probabilities are at each token's own temperature."""
+        import torch
+
+        logits_SV = self._logits(model)
+        with torch.no_grad():
+            leaves = Leaves(batch, logits_SV, self.value_S)
+            found = leaves.outputs(batch, outputs, {})
+        return {name: value.numpy() for name, value in found.items()}
+
+    def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
+        from trinity_core.algo.objective import accumulate
+
+        if model not in self.trained:
+            raise ConfigError(f"backend fake trains {' and '.join(self.trained)}, not {model!r}")
+        leaves = Leaves(batch, self.table.logits_SV, self.value_S, gradient=True)
+        vocabulary = objective.loss.vocab()
+        outputs = frozenset(objective.outputs)
+
+        def forward(rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+            return leaves.outputs(batch.select(rows), outputs, vocabulary)
+
+        cuts = cut(batch, scope=objective.scope, max_tokens=self.config.micro_tokens)
+        loss, stats = accumulate(objective, batch, cuts, forward, two_pass=self.config.two_pass)
+        gradients = leaves.gradients()
+        lr = self.trained[model].lr * lr_scale
+        norm = float(np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values())))
+        if not np.isfinite(norm) or not np.isfinite(loss):
+            return UpdateResult(loss, norm, lr, stats.summary(), skipped=f"gradient norm {norm}, loss {loss}")
+        moved = {
+            name: self.trained[name].step(leaves.state_U, gradient, norm, lr_scale)
+            for name, gradient in gradients.items()
+        }
+        return UpdateResult(loss, norm, lr, stats.summary(), moved=moved.get(model, 0.0))
+
+    def _logits(self, model: str) -> NDArray[np.float64]:
+        if model in self.trained:
+            return self.table.logits_SV
+        if model not in self.frozen:
+            raise ConfigError(
+                f"backend fake has no model {model!r}, only {', '.join([*self.trained, *self.frozen])}. Set backend.teacher_seed for a teacher"
+            )
+        return self.frozen[model]
+
+    # delivery
+
+    def publish(self, version: int, *, copy: bool) -> Weights:
+        if not copy:
+            return Weights(version, "module", self.table)
+        tensors = {"logits": self.table.logits_SV.copy()}
+        return Weights(version, "tensors", tensors, digest_tensors(tensors.items()))
+
+    def export(self, folder: Path) -> None:
+        """``config.json`` and ``model.safetensors``: what ``model.path`` and the engine ``fake`` read."""
+        write_folder(folder, self.table.logits_SV)
+
+    def digest(self) -> str:
+        return hashlib.sha256(np.ascontiguousarray(self.table.logits_SV).tobytes()).hexdigest()
+
+    # state
+
+    def save(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {
+            f"{name}.{part}": array for name, adam in self.trained.items() for part, array in adam.arrays().items()
+        }
+        save_file(arrays, folder / STATE)
+        (folder / "state.json").write_text(json.dumps({name: adam.updates for name, adam in self.trained.items()}))
+
+    def load(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(folder / STATE)
+            updates = json.loads((folder / "state.json").read_text())
+            found = {
+                (name, part): (array, arrays[f"{name}.{part}"])
+                for name, adam in self.trained.items()
+                for part, array in adam.arrays().items()
+            }
+            counts = {name: int(updates[name]) for name in self.trained}
+        except Exception as error:  # the reader's own error classes are not public
+            raise CheckpointError(
+                f"{folder}: the table could not be read ({error}). Resume from another checkpoint"
+            ) from error
+        for (name, part), (mine, saved) in found.items():
+            if mine.shape != saved.shape or saved.dtype != mine.dtype:
+                raise CheckpointError(
+                    f"{folder}: {name}.{part} is {saved.dtype}{list(saved.shape)}, this run has {mine.dtype}{list(mine.shape)}. Use the backend.states it was saved with"
+                )
+        for (_, _), (mine, saved) in found.items():
+            mine[...] = saved
+        for name, adam in self.trained.items():
+            adam.updates = counts[name]
+
+    def describe(self) -> dict[str, Any]:
+        size = self.table.logits_SV.size
+        return {"parameters": size, "trained": size, "dtype": "float64", "device": "cpu"}
+
+
+class Leaves:
+    """The rows of the tables that a batch reads, as torch leaves: nothing else is copied or differentiated."""
+
+    def __init__(
+        self, batch: TrainBatch, logits_SV: NDArray[np.float64], value_S: NDArray[np.float64], *, gradient: bool = False
+    ) -> None:
+        import torch
+
+        self.states = len(logits_SV)
+        self.state_U = np.unique(self.state_N(batch))
+        self.logits_UV = torch.from_numpy(logits_SV[self.state_U]).requires_grad_(gradient)
+        self.value_U = torch.from_numpy(value_S[self.state_U]).requires_grad_(gradient)
+
+    def state_N(self, batch: TrainBatch) -> NDArray[np.int64]:
+        """The state that predicts each action token."""
+        return state_of(prefix_hashes(batch.tokens_T, batch.offsets_B1)[predictor_N(batch)], self.states)
+
+    def outputs(
+        self, batch: TrainBatch, names: frozenset[str], vocabulary: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """The named arrays over the batch's action tokens, differentiable where the leaves are."""
+        import torch
+
+        place_N = torch.from_numpy(np.searchsorted(self.state_U, self.state_N(batch)))
+        token_N = torch.from_numpy(batch.tokens_T[batch.action_N].astype(np.int64))
+        temperature_N = torch.from_numpy(batch.temperature_N.astype(np.float64))
+        logits_NV = self.logits_UV[place_N] / temperature_N[:, None]
+        logp_NV = logits_NV.log_softmax(-1)
+        found: dict[str, torch.Tensor] = {}
+        for name in sorted(names):
+            if name == "logp":
+                found["logp"] = logp_NV.gather(1, token_N[:, None])[:, 0]
+            elif name == "entropy":
+                found["entropy"] = -(logp_NV.exp() * logp_NV).sum(-1)
+            elif name == "value":
+                found["value"] = self.value_U[place_N]
+            elif name.startswith("topk:"):
+                top = logp_NV.topk(int(name.removeprefix("topk:")), dim=-1)
+                found["topk_logp"], found["topk_ids"] = top.values, top.indices
+            elif name.removeprefix("vocab:") in vocabulary:
+                aux = {"token_C": token_N}
+                aux |= {key: torch.from_numpy(array) for key, (array, axis) in batch.extras.items() if axis == "action"}
+                found |= vocabulary[name.removeprefix("vocab:")](logits_NV, aux)
+            else:
+                raise ConfigError(
+                    f"backend fake: output {name!r} is unknown. It gives logp, entropy, value, topk:K and the loss's own vocab:<name>"
+                )
+        return found
+
+    def gradients(self) -> dict[str, NDArray[np.float64]]:
+        """By trained model, over :attr:`state_U`; only what a gradient reached."""
+        leaves = {"policy": self.logits_UV, "critic": self.value_U}
+        return {name: leaf.grad.numpy() for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+class Adam:
+    """AdamW (Loshchilov & Hutter 2019) over one array, in place; clipping by global norm."""
+
+    def __init__(self, weight: NDArray[np.float64], optim: Optim, lr: float) -> None:
+        self.weight, self.optim, self.lr = weight, optim, lr
+        self.mean, self.square = np.zeros_like(weight), np.zeros_like(weight)
+        self.updates = 0
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        return {"weight": self.weight, "mean": self.mean, "square": self.square}
+
+    def step(self, rows: NDArray[np.int64], gradient: NDArray[np.float64], norm: float, lr_scale: float) -> float:
+        """One step on a gradient that is 0 outside ``rows``; returns the share of weights that changed."""
+        beta1, beta2 = self.optim.betas
+        if self.optim.clip_norm is not None and norm > self.optim.clip_norm:
+            gradient = gradient * (self.optim.clip_norm / norm)
+        self.updates += 1
+        self.mean *= beta1
+        self.mean[rows] += (1 - beta1) * gradient
+        self.square *= beta2
+        self.square[rows] += (1 - beta2) * gradient**2
+        before, lr = self.weight.copy(), self.lr * lr_scale
+        if self.optim.weight_decay:
+            self.weight *= 1 - lr * self.optim.weight_decay
+        scale = np.sqrt(self.square / (1 - beta2**self.updates))
+        scale += self.optim.eps
+        self.weight -= (lr / (1 - beta1**self.updates)) * self.mean / scale
+        return float((self.weight != before).mean())
