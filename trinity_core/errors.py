@@ -41,6 +41,14 @@ class LedgerError(TrinityError, RuntimeError):
     """The ledger refused an event: a stale fence, a lost lease, a locked or unreadable database."""
 
 
+class Fenced(LedgerError):
+    """A newer lineage has begun: this writer belongs to a trainer that was replaced. An explorer may ``join()`` again."""
+
+
+class LeaseLost(LedgerError):
+    """A lease on groups, or a draw's place, fell back and its holder came too late."""
+
+
 class CheckpointError(TrinityError, RuntimeError):
     """A checkpoint could not be written or read."""
 
