@@ -1,0 +1,192 @@
+"""From attempts to the engine: in lockstep waves, or as requests arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trinity_core.errors import RunError
+from trinity_core.protocols import LiveEngine
+from trinity_core.types import Completion, Key, Request
+
+
+class EngineFailed(RunError):
+    """The engine raised. Under lockstep it ends the play: the same wave would fail again."""
+
+
+@dataclass
+class _Waiting:
+    request: Request
+    future: asyncio.Future[Completion]
+
+    def answer(self, completion: Completion) -> None:
+        if not self.future.done():
+            self.future.set_result(completion)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Dispatcher:
+    """Hands requests to an engine. :meth:`enter` and :meth:`leave` bracket each place that plays attempts."""
+
+    def enter(self, place: int) -> None:
+        """A place starts to play."""
+
+    def leave(self, place: int) -> None:
+        """A place ends: nothing waits for it any more."""
+
+    async def submit(self, request: Request, place: int = 0) -> Completion:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Fail what still waits. Twice is fine."""
+
+
+@dataclass
+class Lockstep(Dispatcher):
+    """A wave leaves when every running place waits for the engine, sorted by key, cut into fixed sizes.
+
+    A place that awaits anything else (a tool, a world, a clock) is running and not waiting, so the wave waits for it:
+    which requests share a wave follows from the run's seed, never from how long something took. One instance per play,
+    so that evaluation never shares a wave with play; ``gate`` keeps their waves one after the other on one engine.
+    """
+
+    engine: LiveEngine
+    wave: int = 64
+    """Largest number of requests handed over together."""
+    gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a wave is at the engine."""
+    on_wave: Callable[[list[Key]], None] | None = None
+    """Told the keys of each wave before it leaves."""
+
+    def __post_init__(self) -> None:
+        self._running: set[int] = set()
+        self._waiting: dict[int, list[_Waiting]] = {}
+        self._flight: asyncio.Task[None] | None = None
+        self._check_is_due = False
+        self._failure: BaseException | None = None
+
+    def enter(self, place: int) -> None:
+        self._running.add(place)
+
+    def leave(self, place: int) -> None:
+        self._running.discard(place)
+        self._check_soon()
+
+    async def submit(self, request: Request, place: int = 0) -> Completion:
+        if self._failure is not None:
+            raise self._failure
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(place, []).append(waiting)
+        self._check_soon()
+        try:
+            return await waiting.future
+        finally:
+            # a cancelled attempt must not be waited for
+            mine = self._waiting.get(place)
+            if mine is not None and waiting in mine:
+                mine.remove(waiting)
+                if not mine:
+                    del self._waiting[place]
+
+    async def close(self) -> None:
+        if self._flight is not None and not self._flight.done():
+            self._flight.cancel()
+            await asyncio.gather(self._flight, return_exceptions=True)
+
+    def _check_soon(self) -> None:
+        # Once everything that is ready now has run: an attempt may ask for several generations at once.
+        if not self._check_is_due:
+            self._check_is_due = True
+            asyncio.get_running_loop().call_soon(self._check)
+
+    def _check(self) -> None:
+        self._check_is_due = False
+        busy = self._flight is not None and not self._flight.done()
+        if busy or not self._waiting or not self._running <= self._waiting.keys():
+            return
+        requests = sorted((w for mine in self._waiting.values() for w in mine), key=lambda w: w.request.key)
+        self._waiting = {}
+        self._flight = asyncio.get_running_loop().create_task(self._fly(requests))
+        self._flight.add_done_callback(lambda _: self._check_soon())
+
+    async def _fly(self, requests: list[_Waiting]) -> None:
+        for start in range(0, len(requests), self.wave):
+            part = requests[start : start + self.wave]
+            if self._failure is None:
+                try:
+                    async with self.gate:
+                        if self.on_wave is not None:
+                            self.on_wave([w.request.key for w in part])
+                        completions = await self.engine.generate_wave([w.request for w in part])
+                    if len(completions) != len(part):
+                        raise RunError(f"the engine returned {len(completions)} completions for a wave of {len(part)}")
+                except Exception as error:
+                    self._failure = EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}")
+                    self._failure.__cause__ = error
+                except asyncio.CancelledError:
+                    for w in requests[start:]:
+                        w.future.cancel()
+                    raise
+            for i, w in enumerate(part):
+                if self._failure is None:
+                    w.answer(completions[i])
+                else:
+                    w.fail(self._failure)
+
+
+@dataclass
+class Arrival(Dispatcher):
+    """Does not wait for anyone. An engine that takes ``waves`` is handed whatever came in while it was busy, at most
+    ``wave`` at a time; any other gets each request at once and does its own batching."""
+
+    engine: LiveEngine
+    wave: int = 64
+    waves: bool = True
+    """Whether the engine has the capability ``waves``."""
+
+    def __post_init__(self) -> None:
+        self._waiting: list[_Waiting] = []
+        self._flight: asyncio.Task[None] | None = None
+
+    async def submit(self, request: Request, place: int = 0) -> Completion:
+        if not self.waves:
+            try:
+                return await self.engine.generate(request)
+            except Exception as error:
+                raise EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}") from error
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._flight is None or self._flight.done():
+            self._flight = asyncio.get_running_loop().create_task(self._fly())
+        try:
+            return await waiting.future
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    async def close(self) -> None:
+        if self._flight is not None and not self._flight.done():
+            self._flight.cancel()
+            await asyncio.gather(self._flight, return_exceptions=True)
+
+    async def _fly(self) -> None:
+        while self._waiting:
+            part, self._waiting = self._waiting[: self.wave], self._waiting[self.wave :]
+            try:
+                completions = await self.engine.generate_wave([w.request for w in part])
+                if len(completions) != len(part):
+                    raise RunError(f"the engine returned {len(completions)} completions for {len(part)} requests")
+            except Exception as error:
+                for w in part:
+                    w.fail(EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"))
+            except asyncio.CancelledError:
+                for w in (*part, *self._waiting):
+                    w.future.cancel()
+                raise
+            else:
+                for w, completion in zip(part, completions):
+                    w.answer(completion)

@@ -1,0 +1,105 @@
+"""From messages to tokens: the only place that knows the chat template. Engines see tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trinity_core.errors import ModelError
+from trinity_core.protocols import Tokenizer
+from trinity_core.types import Message
+
+_PROBE: tuple[Message, ...] = (
+    {"role": "user", "content": "What is 2 + 3?"},
+    {"role": "assistant", "content": "5"},
+    {"role": "user", "content": "And twice that?"},
+)
+
+
+class Renderer:
+    """The chat template of the policy.
+
+    A conversation that goes on is not rendered anew: :meth:`extend` keeps the tokens that were sampled and adds what
+    the template puts behind them (the *bridge*: end of turn, the new messages, the opened turn). So what is trained is
+    what was sampled, and ids are never decoded and encoded again.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        generate: bool = True,
+    ) -> list[int]:
+        """Tokens of the whole conversation; ``generate`` opens the assistant's turn.
+
+        Raises :class:`~trinity_core.errors.ModelError` if the tokenizer has no chat template or refuses the messages.
+        """
+        try:
+            tokens = list(self.tokenizer.render(messages, tools=tools, generate=generate))
+        except ModelError:
+            raise
+        except Exception as error:
+            roles = ", ".join(str(m.get("role", "?")) for m in messages)
+            if "chat_template" in str(error) or "chat template" in str(error):
+                raise ModelError(
+                    "model.chat_template: the tokenizer has no chat template. Choose an instruct model, or set "
+                    "model.chat_template to a file with one"
+                ) from error
+            raise ModelError(
+                f"model.chat_template: the template refused a conversation with the roles {roles}: {error}"
+            ) from error
+        if not tokens:
+            raise ModelError("model.chat_template: the template rendered no token")
+        return tokens
+
+    def keeps_prefix(self) -> bool:
+        """Start-up check: does the rendering of a longer conversation extend the tokens of the shorter one and its reply?
+
+        Where it does not (a template that drops earlier reasoning, say), every turn begins a new experience. That is
+        correct and slower; the run's plan says so.
+        """
+        question, reply, _ = _PROBE
+        shorter = self.render([question])
+        eos = next(iter(sorted(self.tokenizer.eos_ids)), None)
+        words = self.tokenizer.encode(str(reply["content"]))
+        prompts = self.extend(
+            [question], shorter, [*shorter, *words, *([] if eos is None else [eos])], reply, list(_PROBE)
+        )
+        return prompts is not None
+
+    def extend(
+        self,
+        earlier: Sequence[Message],
+        rendered: Sequence[int],
+        played: Sequence[int],
+        reply: Message,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> tuple[list[int], list[int]] | None:
+        """Tokens of ``messages``, which go on from ``[*earlier, reply]``, keeping what was played.
+
+        ``rendered`` are the template's tokens of ``earlier``; ``played`` the recorded prompt of that call with the
+        sampled reply behind it. Returns ``(prompt, rendering)``: what to send, and the template's own tokens of
+        ``messages``. ``None`` if the template does not keep the prefix here, so that the conversation must branch.
+        """
+        full = self.render(messages, tools)
+        start = len(rendered)
+        if full[:start] != list(rendered):
+            return None
+        ends = self.tokenizer.eos_ids
+        stop = next((i for i in range(start, len(full)) if full[i] in ends), None)
+        if stop is None:
+            return None
+        # The words in between must be the reply's: a template that strips or rewrites them does not keep the prefix.
+        if self.tokenizer.decode(full[start:stop]).strip() != str(reply.get("content") or "").strip():
+            return None
+        # A reply that ended by itself carries its end; one that was cut gets the template's.
+        bridge = full[stop + 1 :] if played[-1] in ends else full[stop:]
+        return [*played, *bridge], full
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The words of sampled tokens, without special tokens."""
+        return self.tokenizer.decode(tokens, skip_special=True)
