@@ -1,0 +1,105 @@
+"""The built-in components, registered through the same hooks as any plugin's."""
+
+from __future__ import annotations
+
+from trinity_core import hookimpl
+
+HERE = "trinity_core.builtins"
+
+
+@hookimpl
+def trinity_tasksets() -> dict[str, str]:
+    return {"numbers": f"{HERE}.tasksets.numbers:Numbers"}
+
+
+@hookimpl
+def trinity_selectors() -> dict[str, str]:
+    return {"shuffled": f"{HERE}.selectors.shuffled:Shuffled"}
+
+
+@hookimpl
+def trinity_workflows() -> dict[str, str]:
+    return {
+        "single_turn": f"{HERE}.workflows.single_turn:SingleTurn",
+        "multi_turn": f"{HERE}.workflows.multi_turn:MultiTurn",
+    }
+
+
+@hookimpl
+def trinity_environments() -> dict[str, str]:
+    return {"guess": f"{HERE}.environments.guess:Guess"}
+
+
+@hookimpl
+def trinity_rewards() -> dict[str, str]:
+    return {"exact": f"{HERE}.rewards.exact:Exact"}
+
+
+@hookimpl
+def trinity_operators() -> dict[str, str]:
+    return {"dynamic_sampling": f"{HERE}.operators.dynamic_sampling:DynamicSampling"}
+
+
+@hookimpl
+def trinity_buffers() -> dict[str, str]:
+    return {"memory": f"{HERE}.buffers.memory:MemoryBuffer", "sql": f"{HERE}.buffers.sql:SQLBuffer"}
+
+
+@hookimpl
+def trinity_sample_strategies() -> dict[str, str]:
+    return {"fifo": f"{HERE}.strategies.fifo:Fifo"}
+
+
+@hookimpl
+def trinity_advantages() -> dict[str, str]:
+    return {
+        "grpo": f"{HERE}.advantages.grpo:GroupRelative",
+        "rloo": f"{HERE}.advantages.rloo:LeaveOneOut",
+        "reinforce": f"{HERE}.advantages.reinforce:Reinforce",
+    }
+
+
+@hookimpl
+def trinity_losses() -> dict[str, str]:
+    return {
+        "ppo": f"{HERE}.losses.ppo:PPOClip",
+        "importance_sampling": f"{HERE}.losses.importance_sampling:ImportanceSampling",
+        "sft": f"{HERE}.losses.sft:SFT",
+    }
+
+
+@hookimpl
+def trinity_corrections() -> dict[str, str]:
+    return {"truncated_is": f"{HERE}.corrections.truncated_is:TruncatedIS"}
+
+
+@hookimpl
+def trinity_backends() -> dict[str, str]:
+    return {"local": f"{HERE}.backends.local:Local", "fake": f"{HERE}.backends.fake:Fake"}
+
+
+@hookimpl
+def trinity_engines() -> dict[str, str]:
+    return {"hf": f"{HERE}.engines.hf:HF", "fake": f"{HERE}.engines.fake:FakeEngine"}
+
+
+@hookimpl
+def trinity_runtimes() -> dict[str, str]:
+    return {"inprocess": f"{HERE}.runtimes.inprocess:InProcess"}
+
+
+@hookimpl
+def trinity_trackers() -> dict[str, str]:
+    return {
+        "console": f"{HERE}.trackers.console:Console",
+        "jsonl": f"{HERE}.trackers.jsonl:Jsonl",
+        "tensorboard": f"{HERE}.trackers.tensorboard:TensorBoard",
+        "wandb": f"{HERE}.trackers.wandb:Wandb",
+    }
+
+
+@hookimpl
+def trinity_install_hint(kind: str, name: str) -> str | None:
+    from trinity_core.builtins.homes import home
+
+    return home(kind, name)

@@ -1,0 +1,1 @@
+"""Where explorer, buffer and trainer run."""
