@@ -57,6 +57,8 @@ class Fake(Backend):
     teacher_seed: int | None = None
     """Seed of a second fresh table that serves as the teacher; null: there is none."""
 
+    beside: ClassVar[tuple[str, ...]] = ("model=fake", "engine=fake")
+    """What a run that selects it needs beside it."""
     provides: ClassVar[frozenset[str]] = frozenset(
         {
             "old_logp",

@@ -16,7 +16,7 @@ from trinity_core.builtins.fake.table import (
     Table,
     log_softmax,
     prefix_hashes,
-    read_folder,
+    read_weights,
     refuse_model,
     starting_table,
     state_of,
@@ -42,6 +42,8 @@ class FakeEngine(Engine):
     """Seconds each generation takes, after its first token."""
 
     accepts: ClassVar[frozenset[str]] = frozenset({"tensors", "module", "folder"})
+    beside: ClassVar[tuple[str, ...]] = ("model=fake", "backend=fake")
+    """What a run that selects it needs beside it."""
     capabilities: ClassVar[frozenset[str]] = frozenset({"score", "waves", "top_p", "top_k", "stop", "deterministic"})
 
     def refuse(self, config: RunConfig) -> str | None:
@@ -116,7 +118,7 @@ class LiveFakeEngine(LiveEngine):
                 raise DeliveryError(f"engine fake takes one tensor 'logits', got {sorted(payload)}. Use backend=fake")
             table = Table(np.array(payload["logits"], dtype=np.float64))
         elif weights.kind == "folder":
-            table = Table(read_folder(Path(payload)))
+            table = Table(read_weights(Path(payload)))
         else:
             known = ", ".join(sorted(FakeEngine.accepts))
             raise DeliveryError(f"engine fake cannot load weights of kind {weights.kind!r}. It takes {known}")

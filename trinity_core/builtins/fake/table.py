@@ -100,22 +100,32 @@ def write_folder(folder: Path, logits_SV: NDArray[np.float64]) -> None:
     save_file({"logits": np.ascontiguousarray(logits_SV)}, folder / WEIGHTS)
 
 
-def read_folder(folder: Path) -> NDArray[np.float64]:
-    """The logits that :func:`write_folder` wrote."""
+def read_weights(folder: Path) -> NDArray[np.float64]:
+    """The logits in ``folder/model.safetensors``."""
     from safetensors.numpy import load_file
 
     try:
-        config = json.loads((folder / "config.json").read_text())
-        logits = load_file(folder / WEIGHTS)["logits"]
-    except (OSError, ValueError, KeyError) as error:
+        logits_SV = load_file(folder / WEIGHTS)["logits"]
+    except Exception as error:  # the reader's own error class is not public
+        raise ModelError(f"{folder / WEIGHTS}: no table 'logits' could be read ({error})") from error
+    if logits_SV.ndim != 2 or logits_SV.shape[1] != len(VOCABULARY):
         raise ModelError(
-            f"{folder}: no table policy could be read ({error}). Use model.path=fake or an exported folder"
-        ) from error
+            f"{folder / WEIGHTS}: 'logits' is {list(logits_SV.shape)}, a table is [states, {len(VOCABULARY)}]"
+        )
+    return np.array(logits_SV, dtype=np.float64)
+
+
+def read_folder(folder: Path) -> NDArray[np.float64]:
+    """The logits that :func:`write_folder` wrote, if this version reads its vocabulary."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: no table policy ({error}). Use model.path=fake or an exported folder") from error
     if config.get("model_type") != MODEL_TYPE or config.get("vocabulary") != CharTokenizer().digest():
         raise ModelError(
             f"{folder}/config.json: not a table policy of this version. Use model.path=fake or export it again"
         )
-    return np.array(logits, dtype=np.float64)
+    return read_weights(folder)
 
 
 def starting_table(path: str, *, states: int, alphabet: str, noise: float, seed: int) -> NDArray[np.float64]:
