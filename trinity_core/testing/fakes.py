@@ -195,8 +195,8 @@ class FakeRun(RunContext):
         models: Mapping[str, Any] | None = None,
     ) -> None:
         # Held, so that the folder goes with the object.
-        self._temporary = tempfile.TemporaryDirectory(prefix="trinity-") if dir is None else None
-        self.dir = dir if self._temporary is None else Path(self._temporary.name)
+        self._temporary = tempfile.TemporaryDirectory(prefix="trinity-")
+        self.dir = dir or Path(self._temporary.name)
         self.config = config or bare_config()
         self.id, self.mode, self.step = id, mode, step
         self.seed = self.config.seed if seed is None else seed

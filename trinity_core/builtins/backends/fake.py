@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trinity_core.algo.batch import TrainBatch, cut, predictor_N
+from trinity_core.algo.batch import TrainBatch
+from trinity_core.algo.cut import plan, predictor_N
 from trinity_core.algo.digest import digest_tensors
 from trinity_core.builtins.fake.table import (
     Table,
@@ -125,8 +126,10 @@ class LiveFake(LiveBackend):
         def forward(rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
             return leaves.outputs(batch.select(rows), outputs, vocabulary)
 
-        cuts = cut(batch, scope=objective.scope, max_tokens=self.config.micro_tokens)
-        loss, stats = accumulate(objective, batch, cuts, forward, two_pass=self.config.two_pass)
+        cuts, two_pass = plan(
+            batch, scope=objective.scope, max_tokens=self.config.micro_tokens, direct=not self.config.two_pass
+        )
+        loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)
         gradients = leaves.gradients()
         lr = self.trained[model].lr * lr_scale
         norm = float(np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values())))
