@@ -1,0 +1,90 @@
+"""Checkpoints: written aside, synced, renamed, the pointer last; every file is hashed, nothing is pickled by us."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from trinity_core.codec import pack_state, unpack_state
+from trinity_core.errors import CheckpointError, RunError
+from trinity_core.protocols import LiveBackend
+from trinity_core.run.folder import LATEST, read_json, write_atomic, write_json
+
+BACKEND = "backend"
+STATE = "state.msgpack"
+META = "meta.json"
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, keep: int) -> Path:
+    """Write the checkpoint of ``step`` and keep the last ``keep``. On failure the earlier ones stay as they were."""
+    final = root / name_of(step)
+    aside = root / f".{name_of(step)}.tmp"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        (aside / BACKEND).mkdir(parents=True)
+        backend.save(aside / BACKEND)
+        (aside / STATE).write_bytes(pack_state(state))
+        hashes = {str(path.relative_to(aside)): _sha256(path) for path in sorted(aside.rglob("*")) if path.is_file()}
+        write_json(aside / META, {"step": step, "sha256": hashes})
+        for path in (*(p for p in aside.rglob("*")), aside):
+            _fsync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(aside, final)
+        _fsync(root)
+        write_atomic(root / LATEST, final.name + "\n")
+    except (OSError, RuntimeError) as error:  # torch and safetensors report a full disk as RuntimeError
+        shutil.rmtree(aside, ignore_errors=True)
+        last = newest(root)
+        way_on = f"The last good checkpoint is {last}" if last else "There is no earlier checkpoint"
+        raise CheckpointError(
+            f"{final}: could not be written ({error}). {way_on}. Free some space, then resume"
+        ) from error
+    for old in sorted(root.glob("step-*"))[:-keep] if keep > 0 else []:
+        shutil.rmtree(old)
+    return final
+
+
+def newest(root: Path) -> Path | None:
+    """The checkpoint that the pointer names, else the newest whole one."""
+    pointer = root / LATEST
+    if pointer.is_file() and (root / pointer.read_text().strip()).is_dir():
+        return root / pointer.read_text().strip()
+    return max((path for path in root.glob("step-*") if (path / META).is_file()), default=None)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Check every file's hash and return the kernel's state; the backend loads ``path / BACKEND`` itself."""
+    try:
+        meta = read_json(path / META, "the checkpoint's list of files")
+    except RunError as error:
+        raise CheckpointError(str(error)) from None
+    others = sorted(p.name for p in path.parent.glob("step-*") if p != path)
+    way_on = f"Remove {path} to go on from {others[-1]}" if others else "No other checkpoint is left: start a new run"
+    for relative, expected in meta["sha256"].items():
+        file = path / relative
+        if not file.is_file():
+            raise CheckpointError(f"{file}: missing from the checkpoint. {way_on}")
+        if _sha256(file) != expected:
+            raise CheckpointError(f"{file}: damaged (its sha256 is not the one written). {way_on}")
+    state: dict[str, Any] = unpack_state((path / STATE).read_bytes())
+    return state
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

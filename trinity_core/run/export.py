@@ -1,0 +1,34 @@
+"""``trinity export RUN DIR``: the trained policy of a run as a plain folder that other libraries load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trinity_core.errors import ConfigError, RunError
+from trinity_core.run import checkpoint
+from trinity_core.run.folder import read_json
+
+
+def export(run: Path, folder: Path) -> Path:
+    """Open the run's backend, load its newest checkpoint, write the policy to ``folder`` (new or empty)."""
+    from trinity_core.config.check import check
+    from trinity_core.config.compose import compose
+    from trinity_core.run.context import Run
+
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: not empty. Name a new folder")
+    words = read_json(run / "words.json", "what was typed")
+    last = checkpoint.newest(run / "checkpoints")
+    if last is None:
+        raise RunError(f"{run}: no checkpoint to export")
+    checkpoint.load_state(last)
+    config = check(compose(words["words"]))
+    context = Run(config, id=words["id"], dir=run.resolve())
+    backend = config.part("backend").open(context)
+    try:
+        backend.load(last / checkpoint.BACKEND)
+        folder.mkdir(parents=True, exist_ok=True)
+        backend.export(folder)
+    finally:
+        backend.close()
+    return folder

@@ -1,0 +1,169 @@
+"""The two loops of a run, each readable top to bottom.
+
+explore:  gate → select → play → score → operators → put
+train:    lease → measure → credit → update → commit → log → checkpoint → evaluate → publish
+
+They meet only in the ledger and in the gate. ``both`` runs them together; ``explore`` and ``train`` run one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from trinity_core.errors import LeaseLost, RunError
+from trinity_core.protocols import Opening
+from trinity_core.rollout.scheduler import Played
+from trinity_core.run.context import Run
+from trinity_core.run.credit import lr_scale, prepare, staleness, updates
+from trinity_core.run.deliver import load
+from trinity_core.run.filling import Filling
+from trinity_core.run.leasing import heartbeat, lease_step, settled
+from trinity_core.run.metrics import step_metrics
+from trinity_core.run.source import Source
+from trinity_core.run.state import Training
+
+# --- explore ----------------------------------------------------------------------------------------------------------
+
+
+async def explore(run: Run, source: Source) -> None:
+    """Play draws while the gate has places; load the next version when it has none."""
+    config, gate, ledger, engine = run.config, run.gate, run.ledger, run.engine
+    assert engine is not None
+    lockstep = config.explorer.order == "lockstep"
+    at_once = max(1, config.explorer.max_concurrent // config.algorithm.group_size)
+    filling = Filling(run)
+    playing: set[asyncio.Task[None]] = set()
+    try:
+        while not source.over:
+            if engine.version < 0 or (not gate.ordered and source.newest() > engine.version):
+                wanted = gate.version_for(ledger.taken()) if gate.ordered else 0
+                if not await load(run, await source.wait(wanted, exact=gate.ordered)):
+                    break
+            room = 0 if lockstep and playing else (10**9 if lockstep else at_once - len(playing))
+            openings = filling.enter(room) if room > 0 else []
+            if lockstep and openings:
+                playing.add(asyncio.create_task(play(run, openings)))
+            else:
+                playing |= {asyncio.create_task(play(run, [opening])) for opening in openings}
+            if playing:
+                done, playing = await asyncio.wait(playing, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # a failure of play ends the loop
+            elif not openings:
+                run.phase = "waiting for weights"
+                wanted = gate.version_for(ledger.taken())
+                if gate.ordered or wanted > engine.version:
+                    if not await load(run, await source.wait(wanted, exact=gate.ordered)):
+                        break
+                else:
+                    await run.bell.wait(0.1)
+    finally:
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+
+
+async def play(run: Run, openings: Sequence[Opening]) -> None:
+    """Play these draws, then store them in draw order."""
+    run.clock.start()
+    run.phase = "playing"
+    picked = run.selector.pick([opening.draw for opening in openings], run.sizes, run.weights)
+    places = {opening.draw: opening.place for opening in openings}
+    draws = [(opening.draw, slot, row) for opening, (slot, row) in zip(openings, picked)]
+    async with contextlib.aclosing(run.scheduler.play(draws)) as played:
+        async for one in played:
+            await store(run, one, places[one.group.draw])
+
+
+async def store(run: Run, played: Played, place: str) -> None:
+    """Let selector and operators see a played group, then put what they keep; its place becomes the group's."""
+    group, ledger = played.group, run.ledger
+    try:
+        if played.reason is not None:
+            run.void_reasons[played.reason] += 1
+            ledger.drop(group.id, "voided", played.reason, place=place)
+            return
+        run.selector.observe(group)
+        kept, dropped_by = await run.operate(group)
+        if not kept:
+            run.void_reasons[f"filtered by {dropped_by}"] += 1
+            ledger.drop(group.id, "filtered", dropped_by, place=place)
+            return
+        for number, one in enumerate(kept):
+            ledger.put(one, place=place if number == 0 else None)
+    except LeaseLost as error:
+        run.tell("warned", f"group {group.id} came too late and was not stored: {error}")
+    finally:
+        run.bell.ring()
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
+
+
+async def train(run: Run, training: Training) -> None:
+    """Consume one lease a step; each step makes one version."""
+    config, gate, ledger, backend = run.config, run.gate, run.ledger, run.backend
+    assert backend is not None
+    total = config.steps * training.algorithm.updates_per_step
+    while run.step < config.steps:
+        step = run.step + 1
+        began = time.perf_counter()
+
+        run.phase_of_trainer = "waiting for groups"
+        lease = await lease_step(run, step)
+        leased = time.perf_counter()
+        async with heartbeat(run, lease):
+            groups = ledger.read(lease.group_ids)
+            training.batch_ids = list(lease.group_ids)
+
+            run.phase_of_trainer = "training"
+            prepared = await run.compute(prepare, training.algorithm, backend, groups, seed=run.seed, step=step)
+            objective = training.algorithm.objective(step)
+            results = []
+            for number, update in enumerate(updates(prepared, config)):
+                scale = lr_scale(config.optim, run.step * training.algorithm.updates_per_step + number, total)
+                results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
+            ledger.commit(lease, step)
+        run.step = step
+
+        metrics = step_metrics(run, prepared.metrics | staleness(groups, step), results, groups)
+        training.chain(metrics)
+        metrics |= {"time/step_s": time.perf_counter() - began, "time/wait_s": leased - began}
+        run.tell("step", step, metrics)
+
+        last = step == config.steps
+        if last:
+            run.clock.pause()
+        checkpoint = last or (config.checkpoint.every > 0 and step % config.checkpoint.every == 0)
+        evaluate = training.evaluator.due(step, last=config.steps)
+        weights = None
+        if gate.ordered and (checkpoint or evaluate):
+            await settled(run, step)
+        if checkpoint:
+            training.save(step)
+        if evaluate or not last or not gate.ordered:
+            weights = await training.publish(step)
+        if evaluate and weights is not None:
+            await training.evaluate(step, weights)
+        if weights is not None and not last:
+            training.announce(weights)
+
+
+async def both(run: Run, training: Training) -> None:
+    """Explorer and trainer together; when one fails the other is stopped, when the trainer is done so is the explorer."""
+    exploring = asyncio.create_task(explore(run, training.shelf))
+    teaching = asyncio.create_task(train(run, training))
+    try:
+        done, _ = await asyncio.wait({exploring, teaching}, return_when=asyncio.FIRST_COMPLETED)
+        if exploring in done:
+            exploring.result()
+            raise RunError(f"step {run.step + 1}: the explorer ended before the trainer had its groups")
+        teaching.result()
+    finally:
+        training.shelf.finish()
+        for task in (exploring, teaching):
+            task.cancel()
+        await asyncio.gather(exploring, teaching, return_exceptions=True)

@@ -1,0 +1,60 @@
+"""The metrics of one step, on the same names for every algorithm."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trinity_core.errors import RunError
+from trinity_core.types import Group, UpdateResult
+
+if TYPE_CHECKING:
+    from trinity_core.run.context import Run
+
+
+def step_metrics(
+    run: Run, before: Mapping[str, float], results: Sequence[UpdateResult], groups: Sequence[Group]
+) -> dict[str, float]:
+    """Everything that is logged for a step: what the lease looked like, what the updates did, what parts logged."""
+    metrics = dict(before)
+    taken = [result for result in results if result.skipped is None]
+    for result in results:
+        if result.skipped:
+            run.tell("warned", f"step {run.step}: an update was skipped: {result.skipped}")
+    if results:
+        names = sorted({name for result in results for name in result.stats})
+        for name in names:
+            metrics[name] = float(np.mean([result.stats[name] for result in results if name in result.stats]))
+        metrics |= {
+            "loss": float(np.mean([result.loss for result in results])),
+            "grad_norm": float(np.mean([result.grad_norm for result in results])),
+            "lr": results[-1].lr,
+            "updates/skipped": float(len(results) - len(taken)),
+            "weights/moved": float(np.mean([result.moved for result in results])),
+        }
+        check_movement(run.step, taken)
+    else:
+        run.tell("warned", f"step {run.step}: no action token to train on; the weights stay as they are")
+        metrics |= {"loss": 0.0, "grad_norm": 0.0, "updates/skipped": 0.0, "weights/moved": 0.0}
+    trained = sum(group.num_tokens for group in groups)
+    metrics |= {
+        "tokens/trained": float(trained),
+        "tokens/sampled": float(run.tokens_sampled),
+        "memory/rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **{f"logged/{name}": value for name, value in run.take_logged().items()},
+    }
+    return metrics
+
+
+def check_movement(step: int, results: Sequence[UpdateResult]) -> None:
+    """A gradient that moves no stored weight is an error: the numbers would say "training" and nothing would learn."""
+    for result in results:
+        if result.grad_norm > 0 and math.isfinite(result.grad_norm) and result.lr > 0 and result.moved == 0:
+            raise RunError(
+                f"step {step}: the gradient norm is {result.grad_norm:.3g}, the learning rate {result.lr:.3g}, and not one stored "
+                "weight changed (too little precision for this step size). Use float32 master weights, or raise optim.lr"
+            )

@@ -1,0 +1,61 @@
+"""The plan that every run prints first: what will be done, in numbers, before anything is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trinity_core.run.context import Run
+
+
+def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
+    """Sections of ``(label, value)``. Prompts × attempts = samples, so that nobody has to guess what a batch counts."""
+    config = run.config
+    algorithm, optim, sampling = config.algorithm, config.optim, config.sampling
+    loss = config.part("loss")
+    limit = sampling.max_attempt_tokens or sampling.max_response
+    samples = config.groups_per_step * algorithm.group_size
+    described = run.backend.describe() if run.backend is not None else {}
+    plan: dict[str, list[tuple[str, Any]]] = {
+        "model": [("path", config.model.path), *described.items()],
+        "algorithm": [
+            ("preset", algorithm.preset),
+            ("advantage", _name(run, "advantage")),
+            ("loss", f"{_name(run, 'loss')}, {algorithm.reduction or loss.reduction} by {algorithm.by}"),
+            ("corrections", ", ".join(part.name for part in config.slots("corrections").values()) or "none"),
+        ],
+        "a step": [
+            ("samples", f"{config.groups_per_step} tasks × {algorithm.group_size} attempts = {samples}"),
+            (
+                "updates",
+                f"{optim.epochs} epochs × {optim.mini_batches} mini-batches = {optim.epochs * optim.mini_batches}",
+            ),
+            ("tokens", f"at most {samples * limit:,} sampled"),
+            ("lr", f"{optim.lr:g}, {optim.schedule}"),
+        ],
+        "the run": [
+            ("mode", config.mode),
+            ("steps", f"{run.step} → {config.steps}" if run.step else config.steps),
+            ("tasks", ", ".join(f"{slot} ({size:,})" for slot, size in run.sizes.items()) or "none"),
+            ("rewards", ", ".join(config.slots("rewards")) or "the workflow's own"),
+            (
+                "evaluation",
+                ", ".join(f"{slot} ({len(tasks):,})" for slot, tasks in run.eval_tasksets.items()) or "none",
+            ),
+            ("sync", _sync(run)),
+            ("folder", str(run.dir)),
+        ],
+    }
+    return plan
+
+
+def _name(run: Run, path: str) -> str:
+    part = run.config.parts.get(path)
+    return part.name if part else "none"
+
+
+def _sync(run: Run) -> str:
+    sync = run.config.sync
+    if sync.mode == "async":
+        return f"asynchronous, staleness at most {sync.max_staleness}"
+    return f"ordered, every {sync.interval} step(s), {sync.offset} ahead"

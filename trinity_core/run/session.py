@@ -1,0 +1,326 @@
+"""One run from start to end: make the folder, open the parts, run the loops, close everything, write the summary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trinity_core import __version__
+from trinity_core.config.plain import manifest, to_plain
+from trinity_core.config.schema import RunConfig
+from trinity_core.errors import ConfigError, RunError, TrinityError
+from trinity_core.protocols import Position
+from trinity_core.rollout.scheduler import Scheduler
+from trinity_core.rollout.score import Scorer
+from trinity_core.run import checkpoint
+from trinity_core.run.context import Run
+from trinity_core.run.folder import RunFolder, write_atomic, write_json
+from trinity_core.run.joining import explore_for, join_config
+from trinity_core.run.loop import both, explore, train
+from trinity_core.run.plan import plan_of
+from trinity_core.run.resume import compare, identity
+from trinity_core.run.state import Training
+
+PROGRESS_S = 0.5
+
+
+def start(config: RunConfig, words: Sequence[str], *, out: Path | None = None) -> dict[str, Any]:
+    """Run ``config`` and return the summary; it is also in ``<folder>/summary.json``. Raises what stopped the run."""
+    if config.join:
+        return asyncio.run(join_config(config, words, explore_for))
+    if config.resume:
+        folder = RunFolder.existing(Path(config.resume))
+        compare(config, folder.path, words)
+    else:
+        folder = RunFolder.create(out or (Path(config.out) if config.out else None))
+    try:
+        return asyncio.run(run_in(config, words, folder))
+    finally:
+        folder.close()
+
+
+async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> dict[str, Any]:
+    """The run in its folder, with a summary whatever happens."""
+    began = time.time()
+    id, saved_words = identity(folder.path, words, fresh=secrets.token_hex(6))
+    run = Run(config, id=id, dir=folder.path)
+    write_json(folder.path / "words.json", {"id": id, "words": saved_words})
+    if not (folder.path / "config.yaml").exists() or config.resume_config == "new":
+        write_atomic(folder.path / "config.yaml", yaml_of(to_plain(config)))
+    write_json(
+        folder.path / "manifest.json",
+        manifest(config) | {"trinity-core": __version__, "python": sys.version.split()[0]},
+    )
+    status, error, training = "failed", None, None
+    try:
+        with stopping(asyncio.current_task()):
+            training = await open_parts(run)
+            await run_mode(run, training)
+        status = "finished"
+    except asyncio.CancelledError:
+        status = "interrupted"
+        error = RunError(f"interrupted at step {run.step + 1}. Go on with: trinity run resume={folder.path}")
+    except TrinityError as caught:
+        error = caught
+    except Exception as caught:  # noqa: BLE001 - user code may raise anything: it becomes one message and a bundle
+        error = RunError(
+            f"step {run.step + 1}: {type(caught).__name__}: {caught}. What was in hand is in {folder.path}/failure.json"
+        )
+        error.__cause__ = caught
+    summary = summarize(run, training, status, began)
+    if error is not None:
+        summary["error"] = str(error)
+        bundle(run, training, error)
+    problems = await finish(run, summary)
+    if error is not None:
+        raise error
+    if problems:
+        raise RunError("; ".join(problems))
+    return summary
+
+
+async def open_parts(run: Run) -> Training:
+    """Open every part in the fixed order: trackers, buffer, backend, engine, models, tasksets, selector, workflow,
+    rewards, operators, strategy. A resumed run takes up its checkpoint on the way."""
+    config = run.config
+    for slot, part in config.slots("trackers").items():
+        run.trackers[slot] = run.open(f"trackers.{slot}", part.component)
+    run.ledger = run.open("buffer", config.part("buffer"))
+    run.backend = run.open("backend", config.part("backend"))
+    run.use_tokenizer(run.backend.tokenizer)
+    if config.part("engine") is not None and (config.mode != "train" or config.slots("eval.tasksets")):
+        run.engine = run.open("engine", config.part("engine"))
+        if run.engine.tokenizer.digest() != run.tokenizer.digest():
+            raise ConfigError(
+                "engine: its tokenizer or chat template is not the backend's; tokens would mean two things"
+            )
+    open_play(run)
+    run.live["sample_strategy"] = run.open("sample_strategy", config.part("sample_strategy"))
+    training = Training(run)
+    resumed = None
+    if config.resume:
+        resumed = checkpoint.newest(run.dir / "checkpoints")
+    position: Position | None = None
+    if resumed is not None:
+        state = checkpoint.load_state(resumed)
+        run.backend.load(resumed / checkpoint.BACKEND)
+        position = training.restore(state)
+    elif config.resume:
+        position = Position(step=0, draw=0, given_up=0)  # it stopped before its first checkpoint
+    run.ledger.begin(position, ordered=run.gate.ordered)
+    run.ledger.say("status", "running")
+    plan = plan_of(run)
+    run.tell(
+        "started",
+        {
+            "id": run.id,
+            "dir": str(run.dir),
+            "mode": run.mode,
+            "config": to_plain(config),
+            "plan": plan,
+            "resumed": bool(config.resume),
+            "step": run.step,
+            "steps": config.steps,
+        },
+    )
+    if run.engine is not None and not run.renderer.keeps_prefix():
+        run.tell(
+            "warned", "this chat template does not keep the prefix property: each turn becomes an experience of its own"
+        )
+    return training
+
+
+def open_play(run: Run) -> None:
+    """What playing needs: tasksets, selector, workflow, rewards, operators; no engine, no play."""
+    config = run.config
+    for slot, part in config.slots("models").items():
+        role = slot.removesuffix(".engine")
+        run.models[role] = run.open(f"models.{slot}", part.component)
+    for slot, part in config.slots("eval.tasksets").items():
+        run.eval_tasksets[slot] = run.open(f"eval.tasksets.{slot}", part.component)
+    for slot, part in config.slots("tasksets").items():
+        run.tasksets[slot] = run.open(f"tasksets.{slot}", part.component)
+        run.sizes[slot] = len(run.tasksets[slot])
+        run.weights[slot] = part.slot.weight if part.slot else 1.0
+    if run.engine is None:
+        return
+    run.selector = run.open("selector", config.part("selector"))
+    workflow = run.open("workflow", config.part("workflow"))
+    scorer = Scorer(config.slots("rewards"), run, config.explorer.reward_workers)
+    run.closing("rewards", scorer.close)
+    for slot, part in config.slots("operators").items():
+        run.operators[slot] = run.open(f"operators.{slot}", part.component)
+    run.scheduler = Scheduler(
+        run,
+        workflow,
+        config.part("environment"),
+        run.engine,
+        scorer,
+        run.tasksets,
+        waves="waves" in config.part("engine").capabilities,
+        on_tokens=run.count_tokens,
+        on_warning=lambda text: run.tell("warned", text),
+    )
+    run.closing("scheduler", run.scheduler.close)
+
+
+async def run_mode(run: Run, training: Training) -> None:
+    """First delivery and first evaluation, then the loops that the mode asks for."""
+    async with ticking(run):
+        weights = await training.publish(run.step)
+        due = training.evaluator.due(run.step, last=run.config.steps)
+        if run.mode == "bench":
+            if not run.eval_tasksets:
+                raise ConfigError("mode=bench: no eval taskset. Add one: +taskset@eval.tasksets.test=NAME")
+            await training.evaluate(run.step, weights)
+            return
+        if due and run.engine is not None:
+            await training.evaluate(run.step, weights)
+        if run.mode in ("both", "train") and run.step >= run.config.steps:
+            run.tell(
+                "warned", f"the run already has its {run.config.steps} steps; to go on: steps=N with N > {run.step}"
+            )
+            return
+        training.announce(weights)
+        if run.mode == "both":
+            await both(run, training)
+        elif run.mode == "train":
+            await train(run, training)
+        else:
+            await explore(run, training.shelf)
+
+
+async def finish(run: Run, summary: dict[str, Any]) -> list[str]:
+    """Write the summary, tell the trackers, close everything."""
+    problems = []
+    try:
+        write_json(run.dir / "summary.json", summary)
+        if hasattr(run, "ledger"):
+            run.ledger.say("status", summary["status"])
+    except (OSError, TrinityError) as error:
+        problems.append(f"the end could not be recorded: {error}")
+    for slot, tracker in run.trackers.items():
+        try:
+            tracker.finished(summary)
+        except Exception as error:  # noqa: BLE001 - the others must still hear of the end; all are reported
+            problems.append(f"trackers.{slot}: {type(error).__name__}: {error}")
+    return problems + await run.close()
+
+
+def summarize(run: Run, training: Training | None, status: str, began: float) -> dict[str, Any]:
+    """What ``summary.json`` holds."""
+    summary: dict[str, Any] = {
+        "status": status,
+        "id": run.id,
+        "dir": str(run.dir),
+        "mode": run.mode,
+        "seed": run.seed,
+        "steps": run.step,
+        "train_seconds": round(run.clock.seconds, 3),
+        "wall_seconds": round(time.time() - began, 3),
+        "tokens_sampled": run.tokens_sampled,
+        "versions": versions(),
+    }
+    if training is not None:
+        evaluator = training.evaluator
+        summary["eval_before"] = evaluator.at(0)
+        summary["eval_after"] = evaluator.at(run.step) if run.step else None
+        summary["evaluations"] = evaluator.done
+        if run.backend is not None and status == "finished":
+            summary["weights_sha256"] = run.backend.digest()
+    done = f"trinity run resume={run.dir} steps={run.config.steps * 2}"
+    summary["next"] = (
+        [done, f"trinity export {run.dir} MODEL_DIR", f"trinity audit {run.dir}"]
+        if status == "finished"
+        else [f"trinity run resume={run.dir}"]
+    )
+    return summary
+
+
+def bundle(run: Run, training: Training | None, error: Exception) -> None:
+    """``failure.json``: the error, where it happened, and the batch that was in hand."""
+    cause = error.__cause__ or error
+    with contextlib.suppress(OSError):  # a full disk must not hide the error that is being reported
+        write_json(
+            run.dir / "failure.json",
+            {
+                "error": str(error),
+                "step": run.step + 1,
+                "phase": [run.phase, run.phase_of_trainer],
+                "groups": training.batch_ids if training else [],
+                "traceback": traceback.format_exception(cause),
+            },
+        )
+
+
+@contextlib.asynccontextmanager
+async def ticking(run: Run) -> AsyncIterator[None]:
+    """Heartbeats for the trackers and for the places this process holds."""
+
+    async def progress() -> None:
+        last, tokens = time.perf_counter(), run.tokens_sampled
+        while True:
+            now = time.perf_counter()
+            rate = (run.tokens_sampled - tokens) / max(1e-9, now - last) if now > last else 0.0
+            last, tokens = now, run.tokens_sampled
+            run.tell("progress", run.progress(rate))
+            await asyncio.sleep(PROGRESS_S)
+
+    async def beat() -> None:
+        ttl_s = run.config.explorer.place_ttl_s
+        while True:
+            run.ledger.renew_places(run.owner, ttl_s)
+            await asyncio.sleep(ttl_s / 4)
+
+    tasks = [asyncio.create_task(progress()), asyncio.create_task(beat())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, asyncio.CancelledError):
+                raise result
+
+
+@contextlib.contextmanager
+def stopping(task: asyncio.Task[Any] | None) -> Any:
+    """SIGINT and SIGTERM cancel the run, which then closes as after any failure."""
+    loop = asyncio.get_running_loop()
+    caught = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(
+            NotImplementedError, RuntimeError, ValueError
+        ):  # not the main thread: no handlers there
+            loop.add_signal_handler(number, lambda: task.cancel() if task else None)
+            caught.append(number)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": sys.version.split()[0], "trinity-core": __version__}
+    for name in ("torch", "transformers", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def yaml_of(plain: dict[str, Any]) -> str:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(plain))

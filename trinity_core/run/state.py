@@ -1,0 +1,114 @@
+"""What the trainer carries from step to step: algorithm, evaluations, versions on their way, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_core.protocols import Position
+from trinity_core.run import checkpoint
+from trinity_core.run.context import Run
+from trinity_core.run.credit import Algorithm
+from trinity_core.run.deliver import load, needs_digest, publish, to_folder
+from trinity_core.run.evaluate import Evaluator
+from trinity_core.run.source import Shelf
+from trinity_core.types import Weights
+
+WEIGHTS = "weights"
+"""Folder of published versions, for explorers in other processes."""
+TIMED = ("time/", "tokens_per_s", "memory/")
+"""Prefixes of metrics that measure the machine, not the run: they enter no digest."""
+
+
+class Training:
+    """The trainer's side of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.algorithm = Algorithm(run.config)
+        self.evaluator = Evaluator(run)
+        self.shelf = Shelf()
+        self.batch_ids: list[str] = []
+        """Groups of the step in hand: what a failure's bundle names."""
+        self.deliveries = 0
+        self.metrics_chain = ""
+        """Hash over every step's metrics so far, without those that measure time."""
+
+    def chain(self, metrics: Mapping[str, float]) -> None:
+        kept = {name: repr(value) for name, value in sorted(metrics.items()) if not name.startswith(TIMED)}
+        self.metrics_chain = hashlib.sha256((self.metrics_chain + json.dumps(kept)).encode()).hexdigest()
+
+    # versions
+    async def publish(self, step: int) -> Weights:
+        """The backend's weights as version ``step``: a copy wherever sampling may overlap training."""
+        backend = self.run.backend
+        assert backend is not None
+        verify = needs_digest(self.run.config.sync, self.deliveries)
+        self.deliveries += 1
+        copy = self.run.gate.overlaps or self.run.mode == "train"
+        weights: Weights = await self.run.compute(publish, backend, step, copy=copy, verify=verify)
+        return weights
+
+    def announce(self, weights: Weights) -> None:
+        """Let explorers have a version: from the shelf in this process, from a folder in another."""
+        run = self.run
+        if run.mode != "train":
+            run.ledger.announce(weights.version, "")
+            self.shelf.put(weights)
+            return
+        name = f"{WEIGHTS}/{run.ledger.lineage}-{weights.version}"
+        to_folder(weights, run.dir / name)
+        run.ledger.announce(weights.version, name)
+        sync = run.config.sync
+        behind = weights.version - (sync.max_staleness + sync.interval + sync.offset + 2)
+        for old in (run.dir / WEIGHTS).glob("*-*"):
+            lineage, _, version = old.name.partition("-")
+            if int(lineage) < run.ledger.lineage or int(version) < behind:
+                shutil.rmtree(old)
+
+    async def evaluate(self, step: int, weights: Weights) -> None:
+        """Pin the engine to ``weights`` and evaluate; play's clock stands still meanwhile."""
+        run = self.run
+        await load(run, weights)
+        running = run.clock.running
+        run.clock.pause()
+        async with run.engine_lock:
+            await self.evaluator.evaluate(step)
+        if running and run.step < run.config.steps:
+            run.clock.start()
+
+    # checkpoints
+    def state(self) -> dict[str, Any]:
+        position: Position = self.run.ledger.position(self.run.step)
+        return {
+            "step": self.run.step,
+            "id": self.run.id,
+            "position": {"step": position.step, "draw": position.draw, "given_up": position.given_up},
+            "deliveries": self.deliveries,
+            "metrics_chain": self.metrics_chain,
+            "train_seconds": self.run.clock.seconds,
+            "tokens_sampled": self.run.tokens_sampled,
+            "components": self.run.states(),
+        }
+
+    def save(self, step: int) -> None:
+        run = self.run
+        assert run.backend is not None
+        path = checkpoint.save(
+            run.dir / "checkpoints", step, run.backend, self.state(), keep=run.config.checkpoint.keep
+        )
+        run.tell("checkpointed", step, str(path))
+
+    def restore(self, state: Mapping[str, Any]) -> Position:
+        """Take up a checkpoint's state; returns where it stands in the ledger."""
+        self.run.step = int(state["step"])
+        self.deliveries = int(state["deliveries"])
+        self.metrics_chain = str(state["metrics_chain"])
+        self.run.clock.add(float(state["train_seconds"]))
+        self.run.tokens_sampled = int(state["tokens_sampled"])
+        self.run.load_states(state["components"])
+        self.evaluator = Evaluator(self.run)
+        return Position(**state["position"])
