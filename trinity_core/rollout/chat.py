@@ -144,11 +144,7 @@ class Chat:
         """(tokens to send, the template's own tokens): going on from the longest earlier call that allows it."""
         for turn in sorted(self._turns, key=lambda t: len(t.messages), reverse=True):
             head = len(turn.messages)
-            if (
-                turn.tools == tools
-                and messages[: head + 1] == [*turn.messages, turn.reply]
-               
-            ):
+            if turn.tools == tools and messages[: head + 1] == [*turn.messages, turn.reply]:
                 extended = self.renderer.extend(turn.messages, turn.rendered, turn.played, turn.reply, messages, tools)
                 if extended is not None:
                     return extended

@@ -124,8 +124,10 @@ class Lockstep(Dispatcher):
                         completions = await self.engine.generate_wave([w.request for w in part])
                     if len(completions) != len(part):
                         raise RunError(f"the engine returned {len(completions)} completions for a wave of {len(part)}")
-                except Exception as error:
-                    self._failure = EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}")
+                except Exception as error:  # noqa: BLE001 - raised by every request of the wave
+                    self._failure = EngineFailed(
+                        f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"
+                    )
                     self._failure.__cause__ = error
                 except asyncio.CancelledError:
                     for w in requests[start:]:
@@ -180,7 +182,7 @@ class Arrival(Dispatcher):
                 completions = await self.engine.generate_wave([w.request for w in part])
                 if len(completions) != len(part):
                     raise RunError(f"the engine returned {len(completions)} completions for {len(part)} requests")
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised by every request of the wave
                 for w in part:
                     w.fail(EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"))
             except asyncio.CancelledError:
