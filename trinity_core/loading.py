@@ -110,7 +110,7 @@ def attempt(what: str, call: Callable[[], Any]) -> Any:
         return call()
     except SystemExit as error:
         raise Broken(f"{what}: calls sys.exit({error.code!r})") from error
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the reason is kept and shown
+    except Exception as error:
         raise Broken(f"{what}: {type(error).__name__}: {error}") from error
 
 

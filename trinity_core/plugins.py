@@ -188,7 +188,7 @@ def import_target(target: str, *, what: str) -> Any:
         ) from error
 
 
-EXTRAS = {name: "local" for name in ("torch", "transformers", "peft", "safetensors", "gguf")} | {
+EXTRAS = dict.fromkeys(("torch", "transformers", "peft", "safetensors", "gguf"), "local") | {
     "wandb": "wandb",
     "tensorboard": "tensorboard",
 }

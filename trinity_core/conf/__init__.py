@@ -1,0 +1,1 @@
+"""Option files that ship with the kernel: one folder per kind, and recipes."""

@@ -1,0 +1,222 @@
+"""Words as typed to one composed tree. OmegaConf and Hydra compose; :mod:`trinity_core.config.check` judges."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from packaging.version import Version
+
+from trinity_core.config import hydra_plugin
+from trinity_core.config.project import activate, find_project, replaced
+from trinity_core.errors import ConfigError, TrinityError
+from trinity_core.kinds import CONFIG_KINDS
+
+SHIPPED = Path(__file__).parent.parent / "conf"
+_told: set[tuple[Path, str]] = set()
+
+
+def compose(words: Sequence[str], *, cwd: Path | str | None = None) -> DictConfig:
+    """The tree of a run from ``words`` (``loss=ppo``, ``seed=1``, ``+reward@rewards.tag=regex``, ``~trackers.wandb``).
+
+    Precedence: words, recipe, preset, ``run.yaml``. ``cwd`` is where the project is looked for. Needs no ``hydra.main``
+    and leaves no global state. Raises :class:`ConfigError`; values are judged by ``check``.
+    """
+    with composer(cwd) as loader:
+        cfg = loader.load(words)
+        loader.refuse_foreign(words)
+        with open_dict(cfg):
+            del cfg["hydra"]
+        return cfg
+
+
+@contextmanager
+def composer(cwd: Path | str | None = None) -> Iterator[Composer]:
+    """Hydra's loader over our search path; the project is found once, its folder put on ``sys.path``."""
+    start = Path(cwd) if cwd is not None else Path.cwd()
+    folder = find_project(start)
+    activate(folder, start)
+    for file in replaced(folder, SHIPPED):
+        if folder is not None and (folder, file) not in _told:
+            _told.add((folder, file))
+            print(f"trinity: {folder / 'conf' / file} replaces trinity-core's {file}", file=sys.stderr)
+    tokens = (hydra_plugin.composing.set(True), hydra_plugin.project.set(folder))
+    base = version.getbase()
+    try:
+        version.setbase("1.3")
+        hydra_plugin.register()
+        yield Composer(ConfigLoaderImpl(create_config_search_path("pkg://trinity_core.conf")))
+    finally:
+        if isinstance(base, Version):
+            version.setbase(str(base))
+        hydra_plugin.project.reset(tokens[1])
+        hydra_plugin.composing.reset(tokens[0])
+
+
+class Composer:
+    """Composes words; every failure of Hydra, OmegaConf or YAML becomes a :class:`ConfigError` with the fix."""
+
+    def __init__(self, loader: ConfigLoaderImpl) -> None:
+        self.loader = loader
+
+    def parse(self, words: Sequence[str]) -> list[Override]:
+        for word in words:
+            if word.startswith("--"):
+                raise ConfigError(
+                    f"{word}: no such option here. Words are group=option, key=value, +key=value or ~key; files go into conf/"
+                )
+        try:
+            parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
+        except HydraException as error:
+            raise ConfigError(
+                f"cannot read the words: {_first_lines(error)}. Words are group=option, key=value, +key=value or ~key"
+            ) from None
+        return parsed
+
+    def load(self, words: Sequence[str]) -> DictConfig:
+        """The composed tree, with Hydra's own node."""
+        parsed = self.parse(words)
+        forced = [self._forced(override) for override in parsed]
+        try:
+            return self.loader.load_configuration("run", forced, run_mode=RunMode.RUN, from_shell=False)
+        except TrinityError:
+            raise
+        except AssertionError:
+            raise ConfigError(self._explain_order(parsed)) from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"an option file is no YAML: {_first_lines(error, 6)}") from None
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise ConfigError(self._explain(error)) from None
+
+    def _forced(self, override: Override) -> str:
+        """``a.b=c`` as ``++a.b=c``: whether ``a.b`` exists is for ``check`` to judge, which knows every option."""
+        word = override.input_line or ""
+        key = override.key_or_group
+        if self.loader.repository.group_exists(key) or override.package is not None or key.startswith("hydra."):
+            return word
+        if re.fullmatch(rf"(?:{_component_nodes()})\.name", key) and not override.is_delete():
+            group, node = _group_of(key.removesuffix(".name"))
+            line = (
+                f"{group}={override.get_value_string()}"
+                if node == group
+                else f"{group}@{node}={override.get_value_string()}"
+            )
+            raise ConfigError(
+                f"{key}: a component is selected as an option, so that no value of another stays behind: {line}"
+            )
+        return word if word[:1] in "+~" else f"++{word}"
+
+    def _explain(self, error: Exception) -> str:
+        cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+        text = _first_lines(cause, 6).replace("'++", "'")
+        if found := re.search(r"Could not override '([^']+)'\.?\s*(?:No match in the defaults list)", text):
+            return f"{found[1]}: no such group. Groups: {', '.join([*CONFIG_KINDS, *hydra_plugin.GROUPS])}. To fill a new slot: +{found[1]}=…"
+        if isinstance(cause, OmegaConfBaseException) and cause.full_key and cause.full_key not in text:
+            text = f"{cause.full_key}: {text}"
+        return text
+
+    def _explain_order(self, parsed: list[Override]) -> str:
+        """Hydra answers an addition after a list override with a bare ``AssertionError``."""
+        recipes = [o.get_value_string() for o in parsed if o.key_or_group in ("recipe", "algorithm")]
+        return (
+            f"overrides last, in recipe {', '.join(recipes) or '(which one Hydra does not say)'}: in its defaults list first _self_, "
+            "then additions (/taskset@eval.tasksets.x: numbers), then every `override /group: …`"
+        )
+
+    # --- values that a recipe set for a part which the words replaced -------------------------------------------------
+
+    def refuse_foreign(self, words: Sequence[str]) -> None:
+        """Refuse values that a recipe sets for the option it selects, where the words selected another one."""
+        parsed = self.parse(words)
+        typed = [o for o in parsed if self._selects_part(o)]
+        if not typed or not any(o.key_or_group == "recipe" for o in parsed):
+            return
+        kept = [o for o in parsed if o not in typed and not o.is_delete()]
+        before, bodies = self._choices([*(o for o in kept if self._is_group(o))])
+        now, _ = self._choices([o for o in parsed if self._is_group(o)])
+        touched = {o.key_or_group for o in parsed if not self._is_group(o)}
+        for override in typed:
+            key = override.key_or_group + (f"@{override.package}" if override.package else "")
+            old, new = before.get(key), now.get(key)
+            node = override.package or (
+                CONFIG_KINDS[override.key_or_group].node if override.key_or_group in CONFIG_KINDS else key
+            )
+            if old == new or not isinstance(old, str):
+                continue
+            for recipe, body in bodies:
+                values = OmegaConf.select(body, node)
+                if not isinstance(values, DictConfig):
+                    continue
+                foreign = [
+                    str(name)
+                    for name in values
+                    if f"{node}.{name}" not in touched and name not in _slot_keys(override.key_or_group)
+                ]
+                if foreign:
+                    drop = " ".join(f"~{node}.{name}" for name in foreign)
+                    raise ConfigError(
+                        f"{node}: recipe {recipe} sets {', '.join(foreign)} for {old!r}, but {key}={new} was chosen. "
+                        f"Drop it with {drop} or choose another recipe"
+                    )
+
+    def _is_group(self, override: Override) -> bool:
+        return override.package is not None or bool(self.loader.repository.group_exists(override.key_or_group))
+
+    def _selects_part(self, override: Override) -> bool:
+        return self._is_group(override) and (
+            override.key_or_group in CONFIG_KINDS or override.key_or_group in ("model", "critic")
+        )
+
+    def _choices(self, overrides: list[Override]) -> tuple[dict[str, Any], list[tuple[str, DictConfig]]]:
+        """What each group chose, and the body of every recipe that takes part."""
+        from hydra._internal.config_repository import CachingConfigRepository
+        from hydra._internal.defaults_list import create_defaults_list
+
+        repo = CachingConfigRepository(self.loader.repository)
+        listed = create_defaults_list(
+            repo=repo, config_name="run", overrides_list=overrides, prepend_hydra=True, skip_missing=False
+        )
+        bodies = []
+        for default in listed.defaults:
+            path = default.config_path or ""
+            if path.startswith("recipe/") and (loaded := repo.load_config(path)) is not None:
+                bodies.append((path.removeprefix("recipe/"), loaded.config))
+        return dict(listed.overrides.known_choices), bodies
+
+
+def _component_nodes() -> str:
+    """A regular expression over the nodes that hold components."""
+    singular = [kind.node for kind in CONFIG_KINDS.values() if not kind.plural]
+    plural = [rf"{kind.plural}\.[^.]+" for kind in CONFIG_KINDS.values() if kind.plural]
+    return "|".join([*singular, *plural, r"eval\.tasksets\.[^.]+", r"models\.[^.]+\.engine"])
+
+
+def _group_of(node: str) -> tuple[str, str]:
+    """(group, node) of a component's node: ``eval.tasksets.x`` -> ``taskset``."""
+    if node.startswith("models."):
+        return "engine", node
+    last = node.removeprefix("eval.").partition(".")[0]
+    return next(name for name, kind in CONFIG_KINDS.items() if last == kind.node), node
+
+
+def _slot_keys(group: str) -> tuple[str, ...]:
+    return CONFIG_KINDS[group].slot_keys if group in CONFIG_KINDS else ()
+
+
+def _first_lines(error: BaseException, n: int = 3) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "\n  ".join(line for line in lines[:n] if not line.startswith(("full_key:", "object_type=", "See https")))
