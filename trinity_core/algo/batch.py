@@ -2,17 +2,21 @@
 
 Shape suffixes: T tokens (flat over all sequences), N action tokens (flat), B sequences (experiences), A attempts, K calls,
 P pairs, C chunk, V vocabulary. Arrays at action n describe the prediction *of* token n; the shift is done once, in
-:func:`predictor_N`.
+:func:`trinity_core.algo.cut.predictor_N`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trinity_core.algo.forest import ranges, regrow
+from trinity_core.errors import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +46,10 @@ class TrainBatch:
     """Index into :data:`POPULATIONS`: 1 own, 2 expert."""
     parent_B: NDArray[np.int64]
     """Prefix forest: the sequence whose first ``prefix_len_B`` tokens are also this one's; -1 for none. A parent stands
-    before its children."""
+    before its children and may have a parent itself."""
     prefix_len_B: NDArray[np.int64]
+    """At most the position of this sequence's first action token: every action is an own token, and only the predictor of
+    the first one (the position before it) may lie in the shared prefix, where it is the parent's same position."""
     attempt_key_B: NDArray[np.uint64]
     """Hash of (group, attempt index): the same wherever the attempt lies."""
     position_N: NDArray[np.int64]
@@ -70,6 +76,8 @@ class TrainBatch:
     """By population: ``tokens, sequences, pairs`` of the update."""
     coef: dict[str, float] = field(default_factory=dict)
     """Coefficients the kernel evaluated for this step: ``kl, entropy, value``."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What assembly left out: ``missing_logp`` (sampled tokens), ``untrained_attempts``, ``empty_sequences``, ``lost_pairs``."""
     seed: int = 0
     step: int = 0
     update: int = 0
@@ -85,12 +93,80 @@ class TrainBatch:
         return np.diff(self.offsets_B1)
 
     def unit_B(self, scope: str) -> NDArray[np.int64]:
-        """Smallest sets that a loss of ``scope`` must see whole: one number per sequence."""
-        raise NotImplementedError
+        """Smallest sets that a loss of ``scope`` must see whole: one number per sequence.
+
+        token, sequence: each sequence; pair: both sides of each pair; group: each group; batch: everything.
+        """
+        if scope in ("token", "sequence"):
+            return np.arange(len(self))
+        if scope == "group":
+            return self.group_B
+        if scope == "batch":
+            return np.zeros(len(self), dtype=np.int64)
+        if scope != "pair":
+            raise DataError(f"scope {scope!r} is unknown. Choose one of token, sequence, pair, group, batch")
+        unit_B = np.arange(len(self))
+        for chosen, rejected in self.pairs_P2:  # a sequence in several pairs ties them all together
+            unit_B[unit_B == unit_B[rejected]] = unit_B[chosen]
+        return unit_B
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> TrainBatch:
-        """These sequences, in this order, with every array cut along; weights and denominators stay those of the whole."""
-        raise NotImplementedError
+        """These sequences, in this order, with every array cut along; weights and denominators stay those of the whole.
+
+        Numbers of groups, attempts and calls stay as they are (arrays over calls stay whole). Where a parent is left out,
+        the first sequence that shares its prefix takes its place. Pairs stay where both sides are selected.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        starts, stops = np.searchsorted(self.row_N, rows, "left"), np.searchsorted(self.row_N, rows, "right")
+        take_N = ranges(starts, stops - starts)
+        row_N = np.repeat(np.arange(len(rows)), stops - starts)
+        lengths = self.lengths_B()[rows]
+        take_T = ranges(self.offsets_B1[rows], lengths)
+        offsets_B1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        parent_B, prefix_len_B = regrow(self.parent_B, self.prefix_len_B, self.first_action_B(), self.lengths_B(), rows)
+        place_B = np.full(len(self), -1, dtype=np.int64)
+        place_B[rows] = np.arange(len(rows))
+        pairs_P2 = place_B[self.pairs_P2].reshape(-1, 2)
+        whole_P = (pairs_P2 >= 0).all(axis=1)
+        take = {"token": take_T, "action": take_N, "sequence": rows, "call": slice(None)}
+
+        def cut_N(array: NDArray[Any] | None) -> Any:
+            return None if array is None else array[take_N]
+
+        return dataclasses.replace(
+            self,
+            tokens_T=self.tokens_T[take_T],
+            offsets_B1=offsets_B1,
+            action_N=self.action_N[take_N] - self.offsets_B1[self.row_N[take_N]] + offsets_B1[row_N],
+            row_N=row_N,
+            temperature_N=self.temperature_N[take_N],
+            sampler_logp_N=self.sampler_logp_N[take_N],
+            group_B=self.group_B[rows],
+            attempt_B=self.attempt_B[rows],
+            population_B=self.population_B[rows],
+            parent_B=parent_B,
+            prefix_len_B=prefix_len_B,
+            attempt_key_B=self.attempt_key_B[rows],
+            position_N=self.position_N[take_N],
+            call_N=self.call_N[take_N],
+            reward_B=self.reward_B[rows],
+            pairs_P2=pairs_P2[whole_P],
+            keep_N=self.keep_N[take_N],
+            measured={name: cut_N(array) for name, array in self.measured.items()},
+            advantage_N=cut_N(self.advantage_N),
+            returns_N=cut_N(self.returns_N),
+            extras={name: (array[take[axis]], axis) for name, (array, axis) in self.extras.items()},
+            token_weight={name: cut_N(weight_N) for name, weight_N in self.token_weight.items()},
+            sequence_weight={name: weight_B[rows] for name, weight_B in self.sequence_weight.items()},
+            pair_weight={name: weight_P[whole_P] for name, weight_P in self.pair_weight.items()},
+        )
+
+    def first_action_B(self) -> NDArray[np.int64]:
+        """Position, within its sequence, of each sequence's first action token (its length where it has none)."""
+        first_B = self.lengths_B().copy()
+        rows, index = np.unique(self.row_N, return_index=True)
+        first_B[rows] = self.action_N[index] - self.offsets_B1[rows]
+        return first_B
 
 
 @dataclass
@@ -112,6 +188,8 @@ class AdvantageBatch:
     call_N: NDArray[np.int64]
     tokens: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Per action token, only what was asked for: ``old_logp, ref_logp, value, entropy, token_reward`` …"""
+    order_N: NDArray[np.int64] | None = None
+    """Where each action token stands in the :class:`TrainBatch`; ``None``: the same order."""
 
     @property
     def baseline_A(self) -> NDArray[np.bool_]:
@@ -120,8 +198,48 @@ class AdvantageBatch:
 
     @classmethod
     def of(cls, rewards: Sequence[float] | Sequence[Sequence[float]], **arrays: Any) -> AdvantageBatch:
-        """One group (or a list of groups) of one-token attempts: for doctests and tests."""
-        raise NotImplementedError
+        """One group (or a list of groups) of one-token attempts: for doctests and tests.
+
+        ``None`` is an attempt without a score. Any field can be given by name; other names become arrays per action token.
+
+        >>> batch = AdvantageBatch.of([[1, 0], [None, 1, 0]])
+        >>> batch.group_A.tolist(), batch.baseline_A.tolist()
+        ([0, 0, 1, 1, 1], [True, True, False, True, True])
+        """
+        groups: Any = [rewards] if not len(rewards) or np.isscalar(rewards[0]) or rewards[0] is None else rewards
+        flat = [np.nan if reward is None else float(reward) for group in groups for reward in group]
+        num = np.asarray(arrays.pop("num_actions_A", np.ones(len(flat))), dtype=np.int64)
+        count = np.arange(len(flat))
+        values: dict[str, Any] = {
+            "reward_A": np.asarray(flat, dtype=np.float64),
+            "group_A": np.repeat(np.arange(len(groups)), [len(group) for group in groups]),
+            "role_A": np.full(len(flat), "sample"),
+            "num_actions_A": num,
+            "reward_K": np.full(len(flat), np.nan),
+            "state_K": np.full(len(flat), ""),
+            "step_K": np.zeros(len(flat), dtype=np.int64),
+            "attempt_K": count,
+            "attempt_N": np.repeat(count, num),
+            "call_N": np.repeat(count, num),
+        }
+        names = {f.name for f in dataclasses.fields(cls)}
+        values.update({name: np.asarray(array) for name, array in arrays.items() if name in names})
+        tokens = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items() if name not in names}
+        return cls(**values, tokens=tokens)
+
+    def reward_N(self) -> NDArray[np.float64]:
+        """Reward of each action token: the attempt's on the last action token of its last call (so never on a token that
+        is not trained), plus ``token_reward`` and the KL ``penalty`` where there are any. A penalty is part of
+        ``reward_A`` already (:func:`trinity_core.algo.credit.penalise`) and is not counted twice."""
+        reward_N = np.zeros(len(self.attempt_N))
+        terminal_A = np.nan_to_num(self.reward_A)
+        if "penalty" in self.tokens:
+            terminal_A = terminal_A - np.bincount(self.attempt_N, self.tokens["penalty"], len(self.reward_A))
+        attempts, index = np.unique(self.attempt_N[::-1], return_index=True)
+        reward_N[len(self.attempt_N) - 1 - index] = terminal_A[attempts]
+        for name in ("token_reward", "penalty"):
+            reward_N = reward_N + self.tokens.get(name, 0.0)
+        return reward_N
 
 
 @dataclass
@@ -153,7 +271,7 @@ class Term:
 
 @dataclass
 class LossOutput:
-    """Unreduced terms, and metrics over the same units (tensors: averaged over action tokens)."""
+    """Unreduced terms, and metrics over the same units: averaged where they count in the loss and are not NaN."""
 
     terms: list[Term]
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Advantages that ship."""

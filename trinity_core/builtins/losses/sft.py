@@ -1,0 +1,17 @@
+"""Maximum likelihood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trinity_core.algo.batch import LossOutput
+from trinity_core.algo.loss_batch import LossBatch
+from trinity_core.protocols import Loss
+
+
+@dataclass(frozen=True)
+class SFT(Loss):
+    """``−logp``, per token: imitates every action token, sampled or given. Reads no advantage."""
+
+    def __call__(self, batch: LossBatch) -> LossOutput:
+        return LossOutput.per_token(-batch.logp_N)
