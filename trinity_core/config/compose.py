@@ -90,7 +90,7 @@ class Composer:
     def load(self, words: Sequence[str]) -> DictConfig:
         """The composed tree, with Hydra's own node."""
         parsed = self.parse(words)
-        forced = [self._forced(override) for override in parsed]
+        forced = [self._normal(override) for override in parsed]
         try:
             return self.loader.load_configuration("run", forced, run_mode=RunMode.RUN, from_shell=False)
         except TrinityError:
@@ -102,10 +102,13 @@ class Composer:
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise ConfigError(self._explain(error)) from None
 
-    def _forced(self, override: Override) -> str:
-        """``a.b=c`` as ``++a.b=c``: whether ``a.b`` exists is for ``check`` to judge, which knows every option."""
+    def _normal(self, override: Override) -> str:
+        """``a.b=c`` as ``++a.b=c``: whether ``a.b`` exists is for ``check`` to judge, which knows every option; and
+        ``group=null``, which Hydra does not take, as ``~group``."""
         word = override.input_line or ""
         key = override.key_or_group
+        if word == f"{key}=null" and self.loader.repository.group_exists(key):
+            return f"~{key}"
         if self.loader.repository.group_exists(key) or override.package is not None or key.startswith("hydra."):
             return word
         if re.fullmatch(rf"(?:{_component_nodes()})\.name", key) and not override.is_delete():
@@ -125,6 +128,8 @@ class Composer:
         text = _first_lines(cause, 6).replace("'++", "'")
         if found := re.search(r"Could not override '([^']+)'\.?\s*(?:No match in the defaults list)", text):
             return f"{found[1]}: no such group. Groups: {', '.join([*CONFIG_KINDS, *hydra_plugin.GROUPS])}. To fill a new slot: +{found[1]}=…"
+        if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
+            return f"~{found[1]}: there is nothing at {found[1]} to drop"
         if isinstance(cause, OmegaConfBaseException) and cause.full_key and cause.full_key not in text:
             text = f"{cause.full_key}: {text}"
         return text
@@ -141,7 +146,7 @@ class Composer:
 
     def refuse_foreign(self, words: Sequence[str]) -> None:
         """Refuse values that a recipe sets for the option it selects, where the words selected another one."""
-        parsed = self.parse(words)
+        parsed = self.parse([self._normal(override) for override in self.parse(words)])
         typed = [o for o in parsed if self._selects_part(o)]
         if not typed or not any(o.key_or_group == "recipe" for o in parsed):
             return

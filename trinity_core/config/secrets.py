@@ -53,7 +53,7 @@ def redact_words(words: list[str]) -> list[str]:
     """Command-line words with secrets hidden."""
     safe = []
     for word in words:
-        key, equals, value = word.partition("=")
+        key, equals, _ = word.partition("=")
         secret = equals and KEY.match(key.rpartition(".")[2].lstrip("+~"))
         safe.append(f"{key}={HIDDEN}" if secret else redact(word))
     return safe

@@ -1,0 +1,265 @@
+"""What single values cannot show: combinations that would train something else than what was asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from trinity_core.config.schema import RunConfig, Schedule
+from trinity_core.errors import ConfigError
+
+BACKEND_NEEDS = ("old_logp", "ref_logp", "teacher_logp", "teacher_topk", "entropy", "entropy_grad", "value")
+"""Needs that the backend meets (``vocab:*`` too); the others come from the data."""
+
+LEAST: dict[str, tuple[float, bool]] = {
+    "seed": (0, True),
+    "steps": (0, True),
+    "groups_per_step": (1, True),
+    "threads": (1, True),
+    "algorithm.group_size": (1, True),
+    "optim.lr": (0, True),
+    "optim.eps": (0, False),
+    "optim.weight_decay": (0, True),
+    "optim.warmup_updates": (0, True),
+    "optim.min_lr_ratio": (0, True),
+    "optim.clip_norm": (0, False),
+    "optim.epochs": (1, True),
+    "optim.mini_batches": (1, True),
+    "sampling.temperature": (0, True),
+    "sampling.top_p": (0, False),
+    "sampling.top_k": (0, True),
+    "sampling.max_response": (1, True),
+    "sampling.max_attempt_tokens": (1, True),
+    "model.lora.rank": (1, True),
+    "critic.lr": (0, True),
+    "sync.interval": (1, True),
+    "sync.offset": (0, True),
+    "sync.max_staleness": (0, True),
+    "sync.verify_every": (1, True),
+    "explorer.max_concurrent": (1, True),
+    "explorer.wave": (1, True),
+    "explorer.attempt_timeout_s": (0, False),
+    "explorer.max_calls": (1, True),
+    "explorer.retries": (0, True),
+    "explorer.min_attempts": (1, True),
+    "explorer.max_draws": (1, True),
+    "explorer.reward_workers": (1, True),
+    "explorer.place_ttl_s": (0, False),
+    "trainer.max_uses": (1, True),
+    "trainer.lease_ttl_s": (0, False),
+    "trainer.wait_s": (0, False),
+    "checkpoint.every": (0, True),
+    "checkpoint.keep": (1, True),
+    "eval.every": (0, True),
+    "eval.attempts": (1, True),
+    "eval.temperature": (0, True),
+    "eval.limit": (1, True),
+}
+"""Path -> smallest value, and whether that one is allowed. ``null`` is no value."""
+MOST = {"sampling.top_p": 1.0, "optim.min_lr_ratio": 1.0}
+
+
+def refuse_combinations(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` for the first combination that cannot be honoured."""
+    _ranges(config)
+    _schedules(config)
+    _play(config)
+    _credit(config)
+    _gates(config)
+    _staleness(config)
+    _meeting(config)
+    _needs(config)
+    _own_refusals(config)
+
+
+def _ranges(config: RunConfig) -> None:
+    for path, (least, allowed) in LEAST.items():
+        value = _select(config, path)
+        if value is not None and not (value >= least if allowed else value > least):
+            raise ConfigError(f"{path}: must be {'at least' if allowed else 'more than'} {least:g}, got {value!r}")
+    for path, most in MOST.items():
+        if (value := _select(config, path)) > most:
+            raise ConfigError(f"{path}: must be at most {most:g}, got {value!r}")
+
+
+def _schedules(config: RunConfig) -> None:
+    roots: list[tuple[str, Any]] = [
+        ("algorithm", config.algorithm),
+        *((p.path, p.component) for p in config.parts.values()),
+    ]
+    for root, node in roots:
+        for path, schedule in _find_schedules(node, root):
+            if schedule.steps < 1:
+                raise ConfigError(f"{path}.steps: a schedule takes at least one step, got {schedule.steps}")
+
+
+def _find_schedules(node: Any, path: str) -> Iterator[tuple[str, Schedule]]:
+    if isinstance(node, Schedule):
+        yield path, node
+    elif dataclasses.is_dataclass(node):
+        for field in dataclasses.fields(node):
+            yield from _find_schedules(getattr(node, field.name), f"{path}.{field.name}")
+
+
+def _play(config: RunConfig) -> None:
+    if config.mode == "train":
+        return
+    for kind in ("engine", "workflow"):
+        if config.part(kind) is None:
+            raise ConfigError(f"{kind}: mode={config.mode} plays, and needs one: {kind}=NAME, or mode=train")
+    if not config.slots("tasksets"):
+        raise ConfigError(f"tasksets: mode={config.mode} plays, and needs a taskset: taskset=[numbers]")
+    if total := [slot for slot, part in config.slots("tasksets").items() if part.slot and part.slot.weight < 0]:
+        raise ConfigError(f"tasksets.{total[0]}.weight: a share of the draws cannot be negative")
+    if all(part.slot is not None and part.slot.weight == 0 for part in config.slots("tasksets").values()):
+        raise ConfigError("tasksets: every weight is 0, so nothing would be drawn. Give one a positive weight")
+    workflow = config.part("workflow")
+    if (
+        getattr(type(workflow), "needs_reward", False)
+        and config.part("advantage") is not None
+        and not config.slots("rewards")
+    ):
+        raise ConfigError(
+            f"rewards: none is selected, and workflow {config.parts['workflow'].name!r} gives none of its own: no attempt would have a score. "
+            "Select one: reward=[exact]"
+        )
+    if getattr(type(workflow), "needs_environment", False) and config.part("environment") is None:
+        raise ConfigError(
+            f"environment: workflow {config.parts['workflow'].name!r} plays a world, and none is selected: environment=guess"
+        )
+
+
+def _credit(config: RunConfig) -> None:
+    algorithm, loss, advantage = config.algorithm, config.part("loss"), config.part("advantage")
+    name = config.parts["loss"].name
+    if advantage is not None and "needs_group" in advantage.claims and algorithm.group_size < 2:
+        raise ConfigError(
+            f"algorithm.group_size: advantage {config.parts['advantage'].name!r} compares the attempts of a group, so {algorithm.group_size} "
+            "gives no credit at all. Write algorithm.group_size=8, or advantage=reinforce"
+        )
+    if loss.unit != "token" and algorithm.reduction is not None:
+        raise ConfigError(
+            f"algorithm.reduction: loss {name!r} gives one value per {loss.unit}, which is averaged over {loss.unit}s; "
+            f"{algorithm.reduction} is for values per token. Write algorithm.reduction=null"
+        )
+    kl = algorithm.kl
+    if kl.coef != 0.0 and kl.estimator == "k1" and kl.where == "loss":
+        raise ConfigError(
+            "algorithm.kl.estimator: k1 as a term of the loss has no gradient on-policy. Write algorithm.kl.estimator=k3 (or k2), "
+            "or algorithm.kl.where=reward"
+        )
+
+
+def _gates(config: RunConfig) -> None:
+    slots = config.slots("rewards")
+    for slot, part in slots.items():
+        gate = getattr(part.slot, "gate", None)
+        clip = getattr(part.slot, "clip", None)
+        if clip is not None and clip[0] > clip[1]:
+            raise ConfigError(f"rewards.{slot}.clip: the lowest value comes first, got {list(clip)}")
+        if gate is None:
+            continue
+        others = [other for other in slots if other != slot]
+        if gate not in others:
+            close = difflib.get_close_matches(gate, others, n=1)
+            mean = f" Did you mean {close[0]!r}?" if close else ""
+            why = "a reward cannot gate itself" if gate == slot else f"no reward has the slot {gate!r}"
+            raise ConfigError(f"rewards.{slot}.gate: {why}.{mean} Slots: {', '.join(others) or 'no other'}")
+
+
+def _staleness(config: RunConfig) -> None:
+    sync = config.sync
+    if sync.mode == "ordered" and sync.max_staleness:
+        raise ConfigError(
+            "sync.max_staleness: only an asynchronous run has a staleness bound. Write sync.mode=async, or use sync.offset"
+        )
+    if sync.mode == "async" and (sync.offset or sync.interval != 1):
+        raise ConfigError(
+            "sync.offset, sync.interval: these order a run. Write sync.mode=ordered, or use sync.max_staleness"
+        )
+    stale = [
+        f"sync.{key}={value}"
+        for key, value, fresh in (
+            ("offset", sync.offset, 0),
+            ("interval", sync.interval, 1),
+            ("max_staleness", sync.max_staleness, 0),
+        )
+        if value != fresh
+    ]
+    if stale and not config.slots("corrections") and not sync.uncorrected:
+        raise ConfigError(
+            f"{stale[0].partition('=')[0]}: with {' '.join(stale)} the trainer learns from older policies, and nothing corrects for it. Write one of\n"
+            "  correction=[truncated_is]\n  sync.uncorrected=true"
+        )
+
+
+def _meeting(config: RunConfig) -> None:
+    if config.join is not None and config.mode != "explore":
+        raise ConfigError(
+            f"join: an explorer joins a trainer's run; this is mode={config.mode}. Write mode=explore join=…, or drop join"
+        )
+    if config.join is not None and config.resume is not None:
+        raise ConfigError("join, resume: an explorer that joins has no state to resume. Drop one of them")
+    if config.mode in ("train", "explore") and not type(config.part("buffer")).shared:
+        raise ConfigError(
+            f"buffer: {config.parts['buffer'].name!r} lives in one process, and mode={config.mode} meets the other side in the buffer. "
+            "Write buffer=sql, or mode=both"
+        )
+
+
+def _needs(config: RunConfig) -> None:
+    """Everything that advantage, loss, KL, entropy and corrections read, against what the backend gives."""
+    backend = config.part("backend")
+    given = type(backend).provides
+    for need, who, instead in _asked(config):
+        kind = "vocab" if need.startswith("vocab:") else need
+        if kind == "value" and config.critic is None:
+            raise ConfigError(f"critic: {who} needs value, which a critic gives. Write critic=value_head")
+        if kind.startswith("teacher") and "models.teacher.engine" not in config.parts:
+            raise ConfigError(
+                f"models.teacher: {who} needs {kind}, which a teacher gives. Write +engine@models.teacher.engine=NAME"
+            )
+        if (kind in BACKEND_NEEDS or kind == "vocab") and kind not in given:
+            raise ConfigError(
+                f"backend: {who} needs {need}, which {config.parts['backend'].name!r} does not give (it gives {', '.join(sorted(given)) or 'nothing'}). "
+                f"Choose another backend, or {instead}"
+            )
+
+
+def _asked(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    """(need, who asks, what to write instead)"""
+    algorithm = config.algorithm
+    for kind in ("advantage", "loss"):
+        if (part := config.parts.get(kind)) is not None:
+            for need in sorted(part.component.needs()):
+                yield need, f"{kind} {part.name!r}", f"another {kind}: {kind}=NAME"
+    if algorithm.kl.coef != 0.0:
+        yield "ref_logp", f"algorithm.kl (coef {algorithm.kl.coef})", "algorithm.kl.coef=0"
+    if algorithm.entropy_coef != 0.0:
+        yield "entropy_grad", f"algorithm.entropy_coef={algorithm.entropy_coef}", "algorithm.entropy_coef=0"
+    if algorithm.old_logp == "measure":
+        yield "old_logp", "algorithm.old_logp=measure", "algorithm.old_logp=auto"
+
+
+def _own_refusals(config: RunConfig) -> None:
+    """Backends, engines and whoever else has a ``refuse``; and whether the engine can load what the backend publishes."""
+    for part in config.parts.values():
+        refuse = getattr(part.component, "refuse", None)
+        if callable(refuse) and (reason := refuse(config)):
+            raise ConfigError(f"{part.path}: {reason}" if not str(reason).startswith(part.path) else str(reason))
+    engine, backend = config.part("engine"), config.part("backend")
+    publishes = getattr(type(backend), "publishes", None)
+    if engine is not None and publishes is not None and not (set(publishes) & set(type(engine).accepts)):
+        raise ConfigError(
+            f"engine: {config.parts['engine'].name!r} loads {', '.join(sorted(type(engine).accepts))}, and backend "
+            f"{config.parts['backend'].name!r} publishes {', '.join(sorted(publishes))}. Choose another engine=… or backend=…"
+        )
+
+
+def _select(config: RunConfig, path: str) -> Any:
+    node: Any = config
+    for key in path.split("."):
+        node = getattr(node, key, None)
+    return node
