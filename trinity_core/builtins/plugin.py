@@ -9,7 +9,7 @@ HERE = "trinity_core.builtins"
 
 @hookimpl
 def trinity_tasksets() -> dict[str, str]:
-    return {"numbers": f"{HERE}.tasksets.numbers:Numbers"}
+    return {"guess": f"{HERE}.tasksets.guess:GuessTasks", "numbers": f"{HERE}.tasksets.numbers:Numbers"}
 
 
 @hookimpl
