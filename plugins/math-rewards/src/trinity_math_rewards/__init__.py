@@ -1,0 +1,1 @@
+"""Mathematics for Trinity: rewards and tasksets."""
