@@ -12,7 +12,10 @@ from typing import Any
 import yaml
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
+from hydra.core.default_element import GroupDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -145,32 +148,29 @@ class Composer:
     # --- values that a recipe set for a part which the words replaced -------------------------------------------------
 
     def refuse_foreign(self, words: Sequence[str]) -> None:
-        """Refuse values that a recipe sets for the option it selects, where the words selected another one."""
+        """Refuse values that a recipe sets for one option of a part, where the words selected another."""
         parsed = self.parse([self._normal(override) for override in self.parse(words)])
-        typed = [o for o in parsed if self._selects_part(o)]
-        if not typed or not any(o.key_or_group == "recipe" for o in parsed):
+        groups = [o for o in parsed if self._is_group(o)]
+        typed = [o for o in groups if o.key_or_group in CONFIG_KINDS or o.key_or_group in ("model", "critic")]
+        if not typed or not any(o.key_or_group == "recipe" for o in groups):
             return
-        kept = [o for o in parsed if o not in typed and not o.is_delete()]
-        before, bodies = self._choices([*(o for o in kept if self._is_group(o))])
-        now, _ = self._choices([o for o in parsed if self._is_group(o)])
-        touched = {o.key_or_group for o in parsed if not self._is_group(o)}
-        for override in typed:
-            key = override.key_or_group + (f"@{override.package}" if override.package else "")
-            old, new = before.get(key), now.get(key)
-            node = override.package or (
-                CONFIG_KINDS[override.key_or_group].node if override.key_or_group in CONFIG_KINDS else key
-            )
-            if old == new or not isinstance(old, str):
-                continue
-            for recipe, body in bodies:
+        touched = {o.key_or_group for o in parsed if o not in groups}
+        for recipe, body, chosen in self._recipes(groups):
+            for override in typed:
+                group, package = override.key_or_group, override.package
+                key = f"{group}@{package}" if package else group
+                new, old = override.value(), chosen.get(key) or self._default(group)
+                node = package or (CONFIG_KINDS[group].node if group in CONFIG_KINDS else group)
                 values = OmegaConf.select(body, node)
-                if not isinstance(values, DictConfig):
+                if (
+                    old == new
+                    or not isinstance(new, str)
+                    or not isinstance(values, DictConfig)
+                    or _is_plural(group, node)
+                ):
                     continue
-                foreign = [
-                    str(name)
-                    for name in values
-                    if f"{node}.{name}" not in touched and name not in _slot_keys(override.key_or_group)
-                ]
+                slot_keys = CONFIG_KINDS[group].slot_keys if group in CONFIG_KINDS else ()
+                foreign = [str(n) for n in values if f"{node}.{n}" not in touched and n not in slot_keys]
                 if foreign:
                     drop = " ".join(f"~{node}.{name}" for name in foreign)
                     raise ConfigError(
@@ -181,26 +181,31 @@ class Composer:
     def _is_group(self, override: Override) -> bool:
         return override.package is not None or bool(self.loader.repository.group_exists(override.key_or_group))
 
-    def _selects_part(self, override: Override) -> bool:
-        return self._is_group(override) and (
-            override.key_or_group in CONFIG_KINDS or override.key_or_group in ("model", "critic")
-        )
-
-    def _choices(self, overrides: list[Override]) -> tuple[dict[str, Any], list[tuple[str, DictConfig]]]:
-        """What each group chose, and the body of every recipe that takes part."""
-        from hydra._internal.config_repository import CachingConfigRepository
-        from hydra._internal.defaults_list import create_defaults_list
-
+    def _recipes(self, groups: list[Override]) -> list[tuple[str, DictConfig, dict[str, Any]]]:
+        """(name, body, what it selects) of every recipe that takes part; selections of included recipes count."""
         repo = CachingConfigRepository(self.loader.repository)
         listed = create_defaults_list(
-            repo=repo, config_name="run", overrides_list=overrides, prepend_hydra=True, skip_missing=False
+            repo=repo, config_name="run", overrides_list=groups, prepend_hydra=True, skip_missing=False
         )
-        bodies = []
-        for default in listed.defaults:
-            path = default.config_path or ""
-            if path.startswith("recipe/") and (loaded := repo.load_config(path)) is not None:
-                bodies.append((path.removeprefix("recipe/"), loaded.config))
-        return dict(listed.overrides.known_choices), bodies
+        paths = [d.config_path for d in listed.defaults if (d.config_path or "").startswith("recipe/")]
+        loaded = [(path, found) for path in paths if (found := repo.load_config(path)) is not None]
+        chosen: dict[str, Any] = {}
+        for _, found in loaded:
+            for default in found.defaults_list or []:
+                if isinstance(default, GroupDefault) and default.group:
+                    group = default.group.lstrip("/")
+                    chosen[f"{group}@{default.package}" if default.package else group] = default.value
+        return [(path.removeprefix("recipe/"), found.config, chosen) for path, found in loaded]
+
+    def _default(self, group: str) -> Any:
+        """What ``run.yaml`` selects."""
+        run = self.loader.repository.load_config("run")
+        return next((d.value for d in run.defaults_list if isinstance(d, GroupDefault) and d.group == group), None)
+
+
+def _is_plural(group: str, node: str) -> bool:
+    """``taskset=[…]``: values left in a slot that nothing fills are found by ``check``."""
+    return group in CONFIG_KINDS and node == CONFIG_KINDS[group].plural
 
 
 def _component_nodes() -> str:
@@ -216,10 +221,6 @@ def _group_of(node: str) -> tuple[str, str]:
         return "engine", node
     last = node.removeprefix("eval.").partition(".")[0]
     return next(name for name, kind in CONFIG_KINDS.items() if last == kind.node), node
-
-
-def _slot_keys(group: str) -> tuple[str, ...]:
-    return CONFIG_KINDS[group].slot_keys if group in CONFIG_KINDS else ()
 
 
 def _first_lines(error: BaseException, n: int = 3) -> str:
