@@ -78,7 +78,8 @@ class Run(RunContext):
         self.weights: dict[str, float] = {}
         self.void_reasons: Counter[str] = Counter()
         self.receipt: Receipt | None = None
-        self.gate = Gate(config.sync, config.groups_per_step, config.steps)
+        alone = config.mode == "explore" and config.join is None
+        self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone)
         self.bell = Bell()
         self.engine_lock = asyncio.Lock()
         self.clock = Clock()

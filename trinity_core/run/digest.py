@@ -11,7 +11,7 @@ from trinity_core.run import checkpoint
 from trinity_core.run.audit import open_for_reading
 from trinity_core.run.folder import read_json
 
-UNTIMED = ("step", "deliveries", "metrics_chain", "components", "tokens_sampled")
+UNTIMED = ("step", "deliveries", "metrics_chain", "components")
 """Fields of a checkpoint's state that a digest covers."""
 
 

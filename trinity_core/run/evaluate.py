@@ -27,7 +27,8 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     p = successes / n
     centre = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 / (1 + Z95**2 / n) * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # at the ends the formula is exact; rounding is not
+    return (0.0 if successes <= 0 else centre - half), (1.0 if successes >= n else centre + half)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -20,6 +20,8 @@ class Gate:
     last_step: int | None = None
     """asynchronous runs start no draw for steps after this one. Ordered runs do: what is played ahead of the last step
     is what a resumed run trains next."""
+    alone: bool = False
+    """An explorer without a trainer: it plays every step's groups with the version it starts with."""
 
     @property
     def ordered(self) -> bool:
@@ -34,6 +36,8 @@ class Gate:
 
     def limit(self, version: int) -> int:
         """Places that may be taken while the engine holds ``version``."""
+        if self.alone and self.last_step is not None:
+            return self.last_step * self.groups_per_step if version >= 0 else 0
         limit = (self.allowed(version) + 1) * self.groups_per_step
         if not self.ordered and self.last_step is not None:
             limit = min(limit, self.last_step * self.groups_per_step)

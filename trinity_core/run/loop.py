@@ -52,6 +52,8 @@ async def explore(run: Run, source: Source) -> None:
                 done, playing = await asyncio.wait(playing, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()  # a failure of play ends the loop
+            elif gate.alone:
+                break  # every place is taken and every draw has ended
             elif not openings:
                 run.phase = "waiting for weights"
                 wanted = gate.version_for(ledger.taken())

@@ -16,7 +16,7 @@ from typing import Any
 from trinity_core import __version__
 from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
-from trinity_core.errors import ConfigError, RunError, TrinityError
+from trinity_core.errors import ConfigError, Fenced, RunError, TrinityError
 from trinity_core.protocols import Position
 from trinity_core.rollout.scheduler import Scheduler
 from trinity_core.rollout.score import Scorer
@@ -277,7 +277,9 @@ async def ticking(run: Run) -> AsyncIterator[None]:
     async def beat() -> None:
         ttl_s = run.config.explorer.place_ttl_s
         while True:
-            run.ledger.renew_places(run.owner, ttl_s)
+            with contextlib.suppress(Fenced):  # the loops meet the new lineage at their next write
+                run.ledger.renew_places(run.owner, ttl_s)
+                run.ledger.say(f"alive:{run.owner}", str(time.time()))
             await asyncio.sleep(ttl_s / 4)
 
     tasks = [asyncio.create_task(progress()), asyncio.create_task(beat())]

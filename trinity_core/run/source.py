@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
+from trinity_core.errors import DeliveryError
 from trinity_core.protocols import Ledger
 from trinity_core.run.deliver import from_folder
 from trinity_core.types import Weights
@@ -85,7 +87,7 @@ class Folders:
                 where = self._root / found[1]
                 if exact and found[0] != version:
                     where = where.with_name(f"{self._ledger.lineage}-{version}")
-                if where.is_dir():
+                with contextlib.suppress(DeliveryError):  # the trainer moved on and removed it: a newer one is there
                     return from_folder(where)
             await asyncio.sleep(POLL_S)
         return None

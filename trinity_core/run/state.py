@@ -19,8 +19,9 @@ from trinity_core.types import Weights
 
 WEIGHTS = "weights"
 """Folder of published versions, for explorers in other processes."""
-TIMED = ("time/", "tokens_per_s", "memory/")
-"""Prefixes of metrics that measure the machine, not the run: they enter no digest."""
+TIMED = ("time/", "memory/", "tokens/sampled")
+"""Prefixes of metrics that measure the machine, not the run: they enter no digest. (How far play
+has got when a step is logged depends on timing.)"""
 
 
 class Training:
