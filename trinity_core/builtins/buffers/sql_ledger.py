@@ -1,0 +1,279 @@
+"""Groups, leases and lineages over SQL. Semantics are those of :mod:`trinity_core.builtins.buffers.memory`, rule by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import Row, bindparam
+
+from trinity_core import codec
+from trinity_core.builtins.buffers import common, tables
+from trinity_core.builtins.buffers.sql_gate import _END_PLACE, _RUN, SqlGate
+from trinity_core.builtins.buffers.store import Store, Write
+from trinity_core.errors import LedgerError
+from trinity_core.protocols import Event, Position
+from trinity_core.types import Entry, Group, Lease
+
+G, P, D, U, E = tables.groups.c, tables.places.c, tables.payloads.c, tables.uses.c, tables.events.c
+_CHUNK = 500
+"""Ids in one statement: SQLite takes 32,766 values, older ones 999."""
+_PAGE = 1000
+_ORDER = (G.draw, G.sequence)
+_ENTRY = (
+    sa.select(G.id, G.draw, G.version, G.uses, G.reward, G.source, G.sequence).where(G.run == _RUN).order_by(*_ORDER)
+)
+_ENTRIES = _ENTRY
+_STATUS = sa.select(G.status, G.uses, G.lease, G.until).where(G.run == _RUN, G.id == bindparam("i"))
+_DRAW = sa.select(P.draw).where(P.run == _RUN, P.place == bindparam("p"))
+_PUT, _PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
+_AGAIN = sa.update(tables.groups).where(G.run == _RUN, G.id == bindparam("i"))
+_AGAIN_DATA = sa.update(tables.payloads).where(D.run == _RUN, D.id == bindparam("i"))
+_READY = _ENTRIES.where(
+    G.status == "stored",
+    G.uses < bindparam("max_uses"),
+    sa.or_(G.lease.is_(None), G.until <= bindparam("now")),
+)
+_FREE = {"lease": None, "owner": None, "step": None, "until": 0.0}
+_OF_LEASE = sa.select(G.id).where(G.run == _RUN, G.lease == bindparam("l"))
+_EVENTS = sa.select(E.sequence, E.group_id, E.event, E.step, E.lineage, E.reason, E.owner).where(
+    E.run == _RUN, E.sequence > bindparam("after")
+).order_by(E.sequence).limit(_PAGE)  # fmt: skip
+
+
+class SqlLedger(SqlGate):
+    """A handle on one run's ledger in a database."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._max_uses = 1
+
+    # lineage
+    def begin(self, position: Position | None, *, ordered: bool) -> int:
+        at = position or common.START
+        mine = G.run == self._store.run
+        with self._store.write(None) as write:
+            meta = write.meta
+            common.check_position(at, meta.lineage, meta.next_draw)
+            meta.lineage += 1
+            why = f"lineage {meta.lineage} began"
+            write.event(
+                "", "lineage", at.step, f"from step {at.step}, draw {at.draw}, {'ordered' if ordered else 'async'}"
+            )
+            leased = sa.select(G.id, G.step, G.owner).where(mine, G.lease.is_not(None)).order_by(*_ORDER)
+            self._free(write, write(leased).all(), why)
+            lost = [row.id for row in write(sa.select(U.id).where(U.run == self._store.run, U.step > at.step))]
+            for group_id in lost:
+                write(sa.update(tables.groups).where(mine, G.id == group_id).values(uses=G.uses - 1))
+            write(sa.delete(tables.uses).where(U.run == self._store.run, U.step > at.step))
+            again = sa.update(tables.groups).where(mine, G.status == "expired", G.ended > at.step)
+            write(again.values(status="stored"))
+            if ordered:
+                behind = (mine, G.draw >= at.draw, G.status != "voided")
+                for row in write(sa.select(G.id, G.draw).where(*behind).order_by(*_ORDER)).all():
+                    write.event(row.id, "voided", at.step, f"lineage {meta.lineage} plays draw {row.draw} again")
+                write(sa.update(tables.groups).where(*behind).values(status="voided"))
+            open_places = sa.select(P.draw, P.owner).where(P.run == self._store.run).order_by(P.draw)
+            for row in write(open_places).all():
+                write.event("", "voided", at.step, common.fell_back(row.draw, row.owner, why), row.owner)
+            write(sa.delete(tables.places).where(P.run == self._store.run))
+            if ordered:
+                meta.next_draw = at.draw
+                B = tables.begun.c
+                of_run = B.run == self._store.run
+                write(sa.delete(tables.begun).where(of_run, B.version >= at.step))
+                write(sa.update(tables.begun).where(of_run, B.draw >= at.draw).values(draw=at.draw - 1))
+            counts = sa.or_(G.status == "stored", sa.and_(G.status == "expired", G.uses > 0))
+            meta.counted = int(
+                write(sa.select(sa.func.count()).select_from(tables.groups).where(mine, counts)).scalar_one()
+            )
+            meta.given_up, meta.committed = at.given_up, at.step
+            lineage = meta.lineage
+        self.lineage = lineage
+        return lineage
+
+    def join(self) -> int:
+        with self._store.read() as connection:
+            query = sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN)
+            self.lineage = int(connection.execute(query, self._run).scalar_one())
+        return self.lineage
+
+    # groups
+    def put(self, group: Group, *, place: str | None = None) -> bool:
+        data = codec.pack(group)
+        late = False
+        with self._store.write(self.lineage) as write:
+            which = {**self._run, "i": group.id, "p": place}
+            found = write(_STATUS, which).first()
+            if found is not None and found.status != "voided":
+                if place is not None:
+                    write(_END_PLACE, which)
+                return False
+            draw = write(_DRAW, which).scalar() if place is not None else group.draw
+            late = draw is None
+            if late:
+                reason = f"put too late: place {place} had fallen back"
+                write.event(group.id, "voided", write.meta.committed + 1, reason)
+            elif draw != group.draw:
+                raise common.wrong_draw(group, draw)
+            else:
+                if place is not None:
+                    write(_END_PLACE, which)
+                sequence = write.event(group.id, "put", common.step_of(group))
+                self._store_group(write, group, data, sequence, again=found is not None)
+                write.meta.counted += 1
+        if late:
+            raise common.place_lost(group.id, place or "")
+        return True
+
+    def _store_group(self, write: Write, group: Group, data: bytes, sequence: int, *, again: bool) -> None:
+        values = {
+            "draw": group.draw,
+            "version": group.version,
+            "reward": common.reward_of(group),
+            "source": group.slot,
+            "sequence": sequence,
+            "status": "stored",
+            "ended": 0,
+            "uses": 0,
+            **_FREE,
+        }
+        if again:
+            write(_AGAIN.values(values), {**self._run, "i": group.id})
+            write(_AGAIN_DATA.values(data=data), {**self._run, "i": group.id})
+        else:
+            write(_PUT, {"run": self._store.run, "id": group.id, **values})
+            write(_PUT_DATA, {"run": self._store.run, "id": group.id, "data": data})
+
+    def drop(
+        self, group_id: str, event: Literal["filtered", "voided"], reason: str, *, place: str | None = None
+    ) -> None:
+        common.check_drop(event)
+        with self._store.write(self.lineage) as write:
+            which = {**self._run, "i": group_id, "p": place}
+            found = write(_STATUS, which).first()
+            if found is not None and found.status != "voided":
+                if found.lease is not None and found.until > write.now:
+                    raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])
+                write.meta.counted -= found.status == "stored" or found.uses > 0
+                write(_AGAIN.values(status="voided"), which)
+            if place is not None:
+                write(_END_PLACE, which)
+            write.event(group_id, event, write.meta.committed + 1, reason)
+
+    def index(self, *, max_uses: int = 1) -> list[Entry]:
+        self._max_uses = max_uses
+        with self._store.read() as connection:
+            values = {**self._run, "max_uses": max_uses, "now": self._store.now(connection)}
+            return [Entry(*row) for row in connection.execute(_READY, values)]
+
+    def lease(self, group_ids: Sequence[str], *, owner: str, step: int, ttl_s: float) -> Lease:
+        ids = common.check_ids(group_ids, "lease")
+        with self._store.write(self.lineage) as write:
+            rows = self._known(write, ids)
+            if reasons := [why for row in rows if (why := self._why_not(row, write.now))]:
+                raise common.cannot_lease(reasons)
+            self._free(write, [row for row in rows if row.lease is not None], "its lease ended")
+            first, *_ = [write.event(i, "leased", step, owner=owner) for i in ids]
+            lease = Lease(common.lease_id(self.lineage, first), owner, step, tuple(ids))
+            held = {"lease": lease.id, "owner": owner, "step": step, "until": write.now + ttl_s}
+            self._update(write, ids, held)
+            return lease
+
+    def renew(self, lease: Lease, ttl_s: float) -> None:
+        with self._store.write(self.lineage) as write:
+            self._held(write, lease, "renewal")
+            self._update(write, lease.group_ids, {"until": write.now + ttl_s})
+
+    def commit(self, lease: Lease, step: int) -> None:
+        with self._store.write(self.lineage) as write:
+            self._held(write, lease, "commit")
+            for part in _chunks(lease.group_ids):
+                again = sa.select(U.id).where(U.run == self._store.run, U.step == step, U.id.in_(part))
+                if (row := write(again).first()) is not None:
+                    raise LedgerError(f"commit: step {step} has already trained group {row.id}")
+            write(sa.insert(tables.uses), [{"run": self._store.run, "id": i, "step": step} for i in lease.group_ids])
+            self._update(write, lease.group_ids, {**_FREE, "uses": G.uses + 1})
+            for i in lease.group_ids:
+                write.event(i, "committed", step, owner=lease.owner)
+            write.meta.committed = max(write.meta.committed, step)
+
+    def release(self, lease: Lease) -> None:
+        with self._store.write(self.lineage) as write:
+            held = {row.id for row in write(_OF_LEASE, {**self._run, "l": lease.id})}
+            rows = [row for row in self._known(write, lease.group_ids) if row.id in held]
+            self._free(write, rows, "given back")
+
+    def expire(self, group_ids: Sequence[str], reason: str) -> None:
+        with self._store.write(self.lineage) as write:
+            rows = [row for row in self._known(write, list(dict.fromkeys(group_ids))) if row.status == "stored"]
+            if leased := [row.id for row in rows if row.lease is not None and row.until > write.now]:
+                raise common.cannot_lease([f"{i} is leased and cannot expire" for i in leased])
+            self._free(write, [row for row in rows if row.lease is not None], "its lease ended")
+            step = write.meta.committed + 1
+            self._update(write, [row.id for row in rows], {"status": "expired", "ended": step})
+            for row in rows:
+                write.event(row.id, "expired", step, reason)
+                write.meta.counted -= row.uses == 0
+
+    def read(self, group_ids: Sequence[str]) -> list[Group]:
+        stored: dict[str, bytes] = {}
+        with self._store.read() as connection:
+            for part in _chunks(group_ids):
+                query = sa.select(D.id, D.data).where(D.run == self._store.run, D.id.in_(part))
+                stored.update((row.id, bytes(row.data)) for row in connection.execute(query))
+        if missing := [i for i in group_ids if i not in stored]:
+            raise common.unknown(missing)
+        return [codec.unpack(stored[i]) for i in group_ids]
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        while True:
+            with self._store.read() as connection:
+                page = connection.execute(_EVENTS, {**self._run, "after": after}).all()
+            yield from (Event(*row) for row in page)
+            if len(page) < _PAGE:
+                return
+            after = page[-1].sequence
+
+    def entries(self) -> list[Entry]:
+        with self._store.read() as connection:
+            return [Entry(*row) for row in connection.execute(_ENTRIES, self._run)]
+
+    # inside
+    def _known(self, write: Write, group_ids: Sequence[str]) -> list[Row[Any]]:
+        """Rows of these groups, in the order asked for."""
+        found: dict[str, Row[Any]] = {}
+        for part in _chunks(group_ids):
+            columns = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until)
+            found.update((row.id, row) for row in write(columns.where(G.run == self._store.run, G.id.in_(part))))
+        if missing := [i for i in group_ids if i not in found]:
+            raise common.unknown(missing)
+        return [found[i] for i in group_ids]
+
+    def _why_not(self, row: Row[Any], now: float) -> str | None:
+        """Why a group cannot be leased now."""
+        if row.status != "stored":
+            return f"{row.id} is {row.status}"
+        if row.uses >= self._max_uses:
+            return f"{row.id} was used {row.uses} times"
+        return f"{row.id} is leased" if row.lease is not None and row.until > now else None
+
+    def _held(self, write: Write, lease: Lease, what: str) -> None:
+        held = {row.id for row in write(_OF_LEASE, {**self._run, "l": lease.id})}
+        if held != set(lease.group_ids):
+            raise common.lease_lost(lease, what)
+
+    def _free(self, write: Write, rows: Sequence[Row[Any]], reason: str) -> None:
+        self._update(write, [row.id for row in rows], _FREE)
+        for row in rows:
+            write.event(row.id, "released", row.step, reason, row.owner)
+
+    def _update(self, write: Write, group_ids: Sequence[str], values: dict[str, Any]) -> None:
+        for part in _chunks(group_ids):
+            write(sa.update(tables.groups).where(G.run == self._store.run, G.id.in_(part)).values(values))
+
+
+def _chunks(group_ids: Sequence[str]) -> Iterator[list[str]]:
+    ids = list(group_ids)
+    return (ids[i : i + _CHUNK] for i in range(0, len(ids), _CHUNK))
