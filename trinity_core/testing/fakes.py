@@ -48,6 +48,7 @@ def FakeAttempt(
     version: int = 0,
     index: int = 0,
     logp: float = -1.0,
+    tokenizer: Tokenizer | None = None,
     **info: Any,
 ) -> Attempt:
     """One play whose only reply is ``text``, in the tokens of the fake model; every sampled token has ``logp``.
@@ -56,7 +57,7 @@ def FakeAttempt(
     >>> attempt.text, attempt.task.answer, attempt.num_actions
     ('so 4', '4', 5)
     """
-    tokenizer = CharTokenizer()
+    tokenizer = tokenizer or CharTokenizer()
     task = task or FakeTask(answer)
     prompt = tokenizer.render(task.messages)
     reply = tokenizer.encode(text) + ([min(tokenizer.eos_ids)] if finish == "stop" else [])
@@ -86,6 +87,7 @@ def fake_group(
     run: str = "run",
     pairs: Sequence[tuple[int, int]] = (),
     roles: Sequence[Role] | None = None,
+    tokenizer: Tokenizer | None = None,
     seed: int = 0,
 ) -> Group:
     """A scored group: one attempt for each reward, of ``lengths`` action tokens (default: 2, 3, 4 … in turn).
@@ -104,7 +106,9 @@ def fake_group(
     attempts = []
     for index, (reward, text) in enumerate(zip(rewards, texts, strict=True)):
         role: Role = roles[index] if roles else "sample"
-        attempt = FakeAttempt(text, task=task, score=reward, role=role, version=version, index=index)
+        attempt = FakeAttempt(
+            text, task=task, score=reward, role=role, version=version, index=index, tokenizer=tokenizer
+        )
         sampled = ~np.isnan(attempt.experiences[0].logp_T)
         attempt.experiences[0].logp_T[sampled] = -rng.uniform(0.1, 3.0, sampled.sum())
         attempts.append(attempt)

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trinity_core.config.schema import Critic, Model, Optim, SamplingConfig
+from trinity_core.protocols import Engine, LiveBackend
 from trinity_core.testing.fakes import FakeRun, bare_config
+from trinity_core.testing.rules import NotApplicable
+from trinity_core.types import Weights
 
 REFERENCE = {"backend": "local", "engine": "hf"}
 
@@ -49,7 +52,8 @@ def kit_run(component: Any, tmp: Path) -> FakeRun:
     configs = [
         bare_config(
             model=Model(path, dtype=dtype),
-            optim=Optim(lr=0.3 if fake else 1e-3),
+            # A large eps: Adam divides rounding noise by nothing smaller.
+            optim=Optim(lr=0.3 if fake else 1e-3, eps=1e-3),
             critic=Critic(lr=0.3 if fake else 1e-3),
             sampling=SamplingConfig(max_response=8),
         )
@@ -62,3 +66,18 @@ def kit_run(component: Any, tmp: Path) -> FakeRun:
 def tolerance(component: Any, tmp: Path) -> float:
     """Largest difference of log-probabilities that rounding explains."""
     return 1e-10 if kit_run(component, tmp).config.model.dtype == "float64" else 1e-4
+
+
+def carried(component: Engine, backend: LiveBackend, version: int, tmp: Path) -> Weights:
+    """The backend's weights in a form that the engine takes: a copy where possible."""
+    weights = backend.publish(version, copy=True)
+    if weights.kind in component.accepts:
+        return weights
+    if "module" in component.accepts:
+        return backend.publish(version, copy=False)
+    if "folder" in component.accepts:
+        folder = tmp / f"version-{version}"
+        folder.mkdir()
+        backend.export(folder)
+        return Weights(version, "folder", str(folder))
+    raise NotApplicable(f"it takes {sorted(component.accepts)}, which the kit cannot make")

@@ -120,7 +120,7 @@ class LiveFake(LiveBackend):
         if model not in self.trained:
             raise ConfigError(f"backend fake trains {' and '.join(self.trained)}, not {model!r}")
         leaves = Leaves(batch, self.table.logits_SV, self.value_S, gradient=True)
-        vocabulary = objective.loss.vocab()
+        vocabulary = objective.vocab()
         outputs = frozenset(objective.outputs)
 
         def forward(rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
@@ -131,12 +131,14 @@ class LiveFake(LiveBackend):
         )
         loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)
         gradients = leaves.gradients()
-        lr = self.trained[model].lr * lr_scale
-        norm = float(np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values())))
-        if not np.isfinite(norm) or not np.isfinite(loss):
-            return UpdateResult(loss, norm, lr, stats.summary(), skipped=f"gradient norm {norm}, loss {loss}")
+        norms = {name: float(np.sqrt((gradient**2).sum())) for name, gradient in gradients.items()}
+        norm, lr = norms.get(model, 0.0), self.trained[model].lr * lr_scale
+        if not np.isfinite([loss, *norms.values()]).all():
+            return UpdateResult(
+                loss, norm, lr, stats.summary(), skipped=f"not finite: loss {loss}, gradient norms {norms}"
+            )
         moved = {
-            name: self.trained[name].step(leaves.state_U, gradient, norm, lr_scale)
+            name: self.trained[name].step(leaves.state_U, gradient, norms[name], lr_scale)
             for name, gradient in gradients.items()
         }
         return UpdateResult(loss, norm, lr, stats.summary(), moved=moved.get(model, 0.0))
@@ -263,7 +265,7 @@ class Leaves:
 
 
 class Adam:
-    """AdamW (Loshchilov & Hutter 2019) over one array, in place; clipping by global norm."""
+    """AdamW (Loshchilov & Hutter 2019) over one array, in place; its gradient is clipped by norm."""
 
     def __init__(self, weight: NDArray[np.float64], optim: Optim, lr: float) -> None:
         self.weight, self.optim, self.lr = weight, optim, lr

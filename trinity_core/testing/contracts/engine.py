@@ -18,7 +18,7 @@ from trinity_core.protocols import Engine, LiveBackend, LiveEngine
 from trinity_core.testing.fakes import Digits
 from trinity_core.testing.play import requests_for
 from trinity_core.testing.rules import NotApplicable, require
-from trinity_core.testing.stage import BESIDE, kit_run, partner, tolerance
+from trinity_core.testing.stage import BESIDE, carried, kit_run, partner, tolerance
 from trinity_core.types import Completion, Request, Sampling, Weights
 
 __all__ = ["BESIDE", "RULES", "run_for"]
@@ -38,21 +38,6 @@ def stage(component: Engine, tmp: Path) -> Iterator[tuple[LiveEngine, LiveBacken
     finally:
         engine.close()
         backend.close()
-
-
-def carried(component: Engine, backend: LiveBackend, version: int, tmp: Path) -> Weights:
-    """The backend's weights in a form that the engine takes: a copy where possible."""
-    weights = backend.publish(version, copy=True)
-    if weights.kind in component.accepts:
-        return weights
-    if "module" in component.accepts:
-        return backend.publish(version, copy=False)
-    if "folder" in component.accepts:
-        folder = tmp / f"version-{version}"
-        folder.mkdir()
-        backend.export(folder)
-        return Weights(version, "folder", str(folder))
-    raise NotApplicable(f"it takes {sorted(component.accepts)}, which the kit cannot make")
 
 
 def moved(backend: LiveBackend) -> None:
