@@ -13,7 +13,7 @@ from trinity_core.protocols import Taskset
 from trinity_core.types import Message, Task
 
 SYSTEM = "Reply with only the answer, nothing else."
-WORDS = (
+WORDS = (  # noqa: SIM905 - a list to read, not to type
     "cat dog sun tree book rain star fish bird moon lamp door milk frog ship leaf gold wind sand king "
     "banana letter apple cheese coffee window summer pepper balloon mirror kitten tomato pencil garden butter cookie "
     "rabbit carrot"
