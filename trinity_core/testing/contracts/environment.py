@@ -13,7 +13,8 @@ from typing import Any
 
 from trinity_core.testing.fakes import FakeTask
 from trinity_core.testing.rules import require
-from trinity_core.testing.subject import Subject, run_for
+from trinity_core.testing.subject import Subject
+from trinity_core.testing.subject import run_for as a_run
 from trinity_core.types import Step, Task
 
 HOSTILE = ("", " \n", "1" * 5_000, "\u0000\u202e", '{"tool": [', "<|im_end|>", "look at the answer")
@@ -31,7 +32,7 @@ def example_actions(component: Any) -> list[str]:
 
 
 def _life(component: Any, tmp: Path) -> Any:
-    return component.open(run_for(Subject("environment", ""), component, tmp))
+    return component.open(a_run(Subject("environment", ""), component, tmp))
 
 
 async def _play(live: Any, task: Task, actions: Sequence[str]) -> list[Step]:
