@@ -163,8 +163,10 @@ async def _on_the_loop(judge: Judge, attempts: Sequence[Attempt], where: str) ->
 
 def total(own: Ok | None, scores: Mapping[str, Score], slots: Mapping[str, RewardSlot]) -> Score:
     """One score of several. ``own`` is the workflow's. The first part without a score decides, faults first."""
+    if not scores and own is not None:
+        return Ok(own.value, {WORKFLOW: float(own.value), **own.parts})
     if not scores:
-        return own or Invalid("nothing scored it: the workflow returned no reward and none is configured (reward=[…])")
+        return Invalid("nothing scored it: the workflow returned no reward and none is configured (reward=[…])")
     for kind in (Fault, Invalid):
         for slot, score in scores.items():
             if isinstance(score, kind):

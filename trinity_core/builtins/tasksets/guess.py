@@ -21,6 +21,7 @@ class GuessTasks(Taskset):
     high: int = 9
     """Largest secret."""
     seed: int = 0
+    """Another seed, other secrets."""
 
     def __post_init__(self) -> None:
         if self.high < self.low or self.size < 0:

@@ -69,7 +69,9 @@ class Numbers(Taskset):
     """
 
     kind: Literal["largest", "sum", "first_letter", "sort"] = "largest"
+    """What is asked."""
     split: Literal["train", "test"] = "train"
+    """A question belongs to one of them, by its hash."""
     size: int = 4096
     """Rows."""
     shots: int = 1
