@@ -117,7 +117,8 @@ def uniform_N(batch: TrainBatch) -> NDArray[np.float64]:
     """
     state = np.zeros(batch.num_actions, dtype=np.uint64)
     for value in (batch.seed, batch.step, batch.update, batch.attempt_key_B[batch.row_N], batch.position_N):
-        state = _splitmix64(state ^ np.asarray(value, dtype=np.uint64))
+        word = np.uint64(value & (2**64 - 1)) if isinstance(value, int) else value.astype(np.uint64)
+        state = _splitmix64(state ^ word)
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -63,12 +63,7 @@ class LossBatch:
         self._cache: dict[str, Tensor] = {}
         self.detach: Callable[[Tensor], Tensor] = detach
         """``x`` without gradient, as a constant that the conformance kit can hold."""
-        dropped_N = self._tensor(~batch.keep_N)
-        # A dropped token has value 0 whatever is measured there: NaN must not come back through 0 * NaN in backward.
-        logp_N = outputs["logp"]
-        self.logp_N: Tensor = torch.where(dropped_N & logp_N.isnan(), torch.zeros_like(logp_N), logp_N)
-        """Log-probability of each action token now, with gradient."""
-        self._dropped_N = dropped_N
+        self._dropped_N = self._tensor(~batch.keep_N)
         self.seq_N: Tensor = self._tensor(batch.row_N)
         """Sequence of each action token, from 0 in this micro-batch."""
         self.pairs: Tensor = self._tensor(batch.pairs_P2)
@@ -81,6 +76,15 @@ class LossBatch:
     @property
     def num_sequences(self) -> int:
         return len(self._batch)
+
+    @property
+    def logp_N(self) -> Tensor:
+        """Log-probability of each action token now, with gradient."""
+        if "logp" not in self._cache:
+            logp_N = self._live("logp")
+            # A dropped token has value 0 whatever is measured there: NaN must not come back through 0 * NaN in backward.
+            self._cache["logp"] = torch.where(self._dropped_N & logp_N.isnan(), torch.zeros_like(logp_N), logp_N)
+        return self._cache["logp"]
 
     @property
     def advantage_N(self) -> Tensor:
@@ -208,7 +212,7 @@ class LossBatch:
                 raise DataError(f"{self._who} reads {name}, which this batch does not hold: {why}")
             tensor = self._tensor(array)
             if tensor.is_floating_point() and name != "sampler":
-                neutral_N = torch.zeros_like(tensor) if name in ("advantage", "returns") else self.logp_N.detach()
+                neutral_N = self.logp_N.detach() if name.endswith("logp") else torch.zeros_like(tensor)
                 tensor = torch.where(self._dropped_N & tensor.isnan(), neutral_N, tensor)
             self._cache[name] = tensor
         return self._cache[name]
@@ -219,7 +223,7 @@ class LossBatch:
         return self._constant(name, self._batch.measured.get(name), f"the backend's forward gave no {name}")
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        like = self._outputs["logp"]
+        like = next(iter(self._outputs.values())) if "logp" not in self._outputs else self._outputs["logp"]
         tensor = torch.as_tensor(np.ascontiguousarray(array), device=like.device)
         return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
 

@@ -30,6 +30,14 @@ UNITS = {"token": "token_weight", "sequence": "sequence_weight", "pair": "pair_w
 
 
 @dataclass(frozen=True)
+class NoPolicy(Loss):
+    """No term at all: what a critic's objective starts from."""
+
+    def __call__(self, batch: LossBatch) -> LossOutput:
+        return LossOutput([])
+
+
+@dataclass(frozen=True)
 class Objective:
     """Everything that makes the loss of one update except its numbers, which travel in :class:`TrainBatch`."""
 
@@ -79,6 +87,11 @@ class Objective:
         term = kl if kl is not None and kl.where == "loss" else None
         return cls(loss, tuple(corrections), term, clip_value, old, frozenset(outputs), loss.scope)
 
+    @classmethod
+    def critic(cls, clip_value: float) -> Objective:
+        """The objective of a value model with weights of its own: the value term alone."""
+        return cls(NoPolicy(), clip_value=clip_value, outputs=frozenset({"value"}))
+
     @property
     def needs(self) -> frozenset[str]:
         """Arrays that must be measured or stored for this objective."""
@@ -107,10 +120,11 @@ class Objective:
         ``outputs`` are the forward's arrays over the action tokens of ``micro``, in order: ``logp`` and whatever else
         :attr:`outputs` names. ``detach`` is the stop-gradient (the conformance kit records it).
         """
-        if len(outputs["logp"]) != micro.num_actions:
-            raise DataError(
-                f"the forward gave {len(outputs['logp'])} log-probabilities for {micro.num_actions} action tokens"
-            )
+        for name, array in outputs.items():
+            if len(array) != micro.num_actions:
+                raise DataError(
+                    f"the forward gave {len(array)} entries of {name} for {micro.num_actions} action tokens"
+                )
         if not micro.token_weight:
             raise DataError(
                 "this batch has no weights. Call set_weights(update, reduction, …) once per update, before cutting it"
@@ -129,7 +143,7 @@ class Objective:
             share = self._reduce(term, micro, weight_N)
             shares[term.name] = shares[term.name] + share if term.name in shares else share
         # an update without terms that reach the model is still a sum over its log-probabilities
-        total = torch.stack(list(shares.values())).sum() if shares else outputs["logp"].sum() * 0.0
+        total = torch.stack(list(shares.values())).sum() if shares else next(iter(outputs.values())).sum() * 0.0
         return total, report(micro, whole, output, shares, corrections)
 
     def _kernel_terms(self, batch: LossBatch, output: LossOutput) -> list[Term]:

@@ -34,9 +34,10 @@ def report(
     stats.total("loss", sum(float(share.detach()) for share in shares.values()))
     stats.total("tokens", float(counted_N.sum()))
     stats.mean("kept", counted_N)
-    logp_N = _numpy(batch.logp_N)
-    sources = {"sampler": micro.sampler_logp_N.astype(np.float64)}
-    if "ref_logp" in micro.measured:
+    has_logp = "logp" in batch._outputs  # a critic's forward has none
+    logp_N = _numpy(batch.logp_N) if has_logp else np.full(micro.num_actions, np.nan)
+    sources = {"sampler": micro.sampler_logp_N.astype(np.float64)} if has_logp else {}
+    if has_logp and "ref_logp" in micro.measured:
         sources["ref"] = micro.measured["ref_logp"]
     if "old" in batch._cache:
         sources["old"] = _numpy(batch._cache["old"])

@@ -82,9 +82,7 @@ def _quantiles(counts: list[float]) -> Mapping[str, float]:
     if not sum(counts):
         return {}
     share = np.cumsum(counts) / sum(counts)
-    # the upper edge of the bin in which the quantile lies; the open bin at the end gives its lower edge
-    upper = np.append(EDGES[1:-1], EDGES[-2])
-    return {
-        name: float(upper[int(np.searchsorted(share, q - 1e-12))])
-        for name, q in (("p01", 0.01), ("p50", 0.5), ("p99", 0.99))
-    }
+    # the middle of the bin in which the quantile lies; the open bins at the ends give their finite edge
+    middle = np.concatenate([EDGES[1:2], (EDGES[1:-2] + EDGES[2:-1]) / 2, EDGES[-2:-1]])
+    wanted = (("p01", 0.01), ("p50", 0.5), ("p99", 0.99))
+    return {name: round(float(middle[int(np.searchsorted(share, q - 1e-12))]), 6) + 0.0 for name, q in wanted}
