@@ -42,11 +42,17 @@ def _public(body: list[ast.stmt]) -> list[ast.stmt]:
             case ast.Expr() | ast.Import() | ast.ImportFrom() | ast.If():
                 continue
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                if name in PROVISIONAL or (name.startswith("_") and not name.startswith("__")) or name == "__post_init__":
+                if (
+                    name in PROVISIONAL
+                    or (name.startswith("_") and not name.startswith("__"))
+                    or name == "__post_init__"
+                ):
                     continue
                 line.body = _public(line.body) if isinstance(line, ast.ClassDef) else _required(line.body)
                 line.body = line.body or [ast.Expr(ast.Constant(...))]
-            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if name.startswith("_"):
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if name.startswith(
+                "_"
+            ):
                 continue
             case _:
                 pass

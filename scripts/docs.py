@@ -49,10 +49,22 @@ def hooks() -> str:
         "Node of a kind that a run has one of: its name. Of a kind that it may have many of: the plural, a map from slot to component.",
         "",
     ]
-    for title, group in (("Registering hooks", [n for n in names if n in registering]), ("Other hooks", [n for n in names if n not in registering])):
+    for title, group in (
+        ("Registering hooks", [n for n in names if n in registering]),
+        ("Other hooks", [n for n in names if n not in registering]),
+    ):
         lines += [f"## {title}", ""]
         for name in group:
-            lines += [f"### `{name}`", "", "```python", signature(name), "```", "", _plain(inspect.getdoc(getattr(hookspecs, name)) or ""), ""]
+            lines += [
+                f"### `{name}`",
+                "",
+                "```python",
+                signature(name),
+                "```",
+                "",
+                _plain(inspect.getdoc(getattr(hookspecs, name)) or ""),
+                "",
+            ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -69,7 +81,12 @@ def _row(kind: Kind) -> str:
 
 def components() -> str:
     """Every built-in component: what it is, and each option with type, default and meaning."""
-    lines = ["# Built-in components", HEADER, "What `trinity plugins KIND NAME` prints, on one page. Plugins add to every kind.", ""]
+    lines = [
+        "# Built-in components",
+        HEADER,
+        "What `trinity plugins KIND NAME` prints, on one page. Plugins add to every kind.",
+        "",
+    ]
     for kind in CONFIG_KINDS.values():
         names = sorted(name for name, found in catalog(kind.name).items() if found.plugin == BUILTINS)
         if not names:
@@ -83,13 +100,17 @@ def components() -> str:
 def _component(kind: str, name: str) -> list[str]:
     cls = resolve(kind, name)
     lines = [f"### {kind}={name}", "", _plain(describe.first_paragraph(cls)), ""]
-    facts = [f"{key}: {_shown(getattr(cls, key))}" for key in ("scope", "unit", "reduction", "claims") if hasattr(cls, key)]
+    facts = [
+        f"{key}: {_shown(getattr(cls, key))}" for key in ("scope", "unit", "reduction", "claims") if hasattr(cls, key)
+    ]
     if facts:
         lines += [" · ".join(facts), ""]
     fields = describe.field_docs(cls)
     if fields:
         lines += ["| option | type | default | |", "|---|---|---|---|"]
-        lines += [f"| `{f.name}` | {_code(f.type)} | {_code(f.default)} | {_cell(_plain(f.doc))} |" for f in fields.values()]
+        lines += [
+            f"| `{f.name}` | {_code(f.type)} | {_code(f.default)} | {_cell(_plain(f.doc))} |" for f in fields.values()
+        ]
         lines += [""]
     return lines
 
