@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FILE = "buffer.db"
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}  # fmt: skip
-"""Drivers that the extras ``postgres`` and ``mysql`` install; another one is chosen by naming it in the URL."""
+"""Drivers that the extras ``postgres`` and ``mariadb`` install; another one is chosen by naming it in the URL."""
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ def _engine(url: URL, timeout_s: float, create: bool, where: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url, connect_args=arguments, **options)
     except ImportError as error:
-        extra = "postgres" if backend == "postgresql" else "mysql"
+        extra = "postgres" if backend == "postgresql" else "mariadb"
         raise LedgerError(
             f"{where}: the driver {error.name} is missing. pip install 'trinity-core[{extra}]'"
         ) from error
