@@ -110,12 +110,16 @@ def test_rule(asked: Any, tmp_path: Path) -> None:
         if not str(reason):
             pytest.fail("a rule that does not apply must say why", pytrace=False)
         pytest.skip(NOT_APPLICABLE + str(reason))
+    except (AssertionError, TrinityError) as broken:
+        if not str(broken):
+            raise  # a bare assert: its line is all there is to show
+        pytest.fail(str(broken), pytrace=False)
 
 
 def closing_lines(stats: Mapping[str, Sequence[Any]]) -> list[str]:
     """What was checked: failures by component, why rules did not apply, and the one line that counts everything."""
     reports = {
-        word: [r for r in stats.get(word, ()) if "kit.py::" in getattr(r, "nodeid", "")]
+        word: [r for r in stats.get(word, ()) if "::test_rule[" in getattr(r, "nodeid", "")]
         for word in ("passed", "failed", "skipped", "error")
     }
     everything = [report for found in reports.values() for report in found]
