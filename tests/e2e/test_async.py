@@ -22,7 +22,7 @@ def wait_for(condition, what: str, seconds: float = 90) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow()
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_three_explorers_and_a_trainer_survive_the_death_of_any(tmp_path):
     """Staleness stays within its bound, filtering never deadlocks, every group is accounted for."""
