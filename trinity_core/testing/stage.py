@@ -54,7 +54,7 @@ def kit_run(component: Any, tmp: Path) -> FakeRun:
             model=Model(path, dtype=dtype),
             # A large eps: Adam divides rounding noise by nothing smaller.
             optim=Optim(lr=0.3 if fake else 1e-3, eps=1e-3),
-            critic=Critic(lr=0.3 if fake else 1e-3),
+            critic=Critic(lr=0.3 if fake else 1e-3) if "value" in getattr(component, "provides", ()) else None,
             sampling=SamplingConfig(max_response=8),
         )
         for dtype in ("float64", "auto")

@@ -41,6 +41,8 @@ def make_tiny(
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+    from trinity_core.builtins.models.causal import quiet
+
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -69,7 +71,7 @@ def make_tiny(
         bos_token_id=None,
         eos_token_id=2,
     )
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
     return folder

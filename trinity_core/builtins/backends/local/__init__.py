@@ -1,0 +1,56 @@
+"""The backend ``local``: transformers and peft in this process, on one GPU or on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from trinity_core.config.schema import RunConfig
+from trinity_core.errors import ConfigError
+from trinity_core.protocols import Backend, RunContext
+
+if TYPE_CHECKING:
+    from trinity_core.builtins.backends.local.live import LiveLocal
+
+
+@dataclass(frozen=True)
+class Local(Backend):
+    """Trains a Hugging Face model, all of it or low-rank adapters, with AdamW.
+
+    Weights are float32, matrix products bfloat16 where the hardware has it (``model.dtype``). A group's prompt is computed
+    once: prompt and attempts are one row under a block mask. The reference model is a second, frozen copy that is loaded
+    when it is first asked for; with adapters it is the model without them.
+    """
+
+    micro_tokens: int = 4096
+    """Tokens of one micro-batch, shared prefixes counted once. Lower it if memory runs out."""
+    share_prefix: bool = True
+    """Compute shared prefixes once. False: one row per sequence. The gradient is the same."""
+    gradient_checkpointing: bool = False
+    """Recompute each layer in backward: a third more time for a fraction of the memory."""
+    device: str = "auto"
+    """*auto* (CUDA where there is one), *cpu*, *cuda* or *cuda:N*."""
+
+    provides: ClassVar[frozenset[str]] = frozenset(
+        {"old_logp", "ref_logp", "sampler_logp", "entropy", "entropy_grad", "vocab"}
+    )
+
+    def refuse(self, config: RunConfig) -> str | None:
+        if config.critic is not None:
+            return "backend local has no value head yet, and critic is set. Set critic=null and an advantage without values (grpo, rloo)"
+        if self.micro_tokens < 1:
+            return f"backend.micro_tokens is {self.micro_tokens}; it is a number of tokens, at least 1"
+        if self.gradient_checkpointing and config.model.dtype == "float64":
+            return "backend.gradient_checkpointing does not go with model.dtype=float64, which is for small models. Leave one of them"
+        return None
+
+    def open(self, run: RunContext) -> LiveLocal:
+        missing = [
+            name for name in ("torch", "transformers", "peft", "safetensors") if importlib.util.find_spec(name) is None
+        ]
+        if missing:
+            raise ConfigError(f"backend local needs {', '.join(missing)}. Run `pip install 'trinity-core[local]'`")
+        from trinity_core.builtins.backends.local.live import LiveLocal
+
+        return LiveLocal.open(self, run)

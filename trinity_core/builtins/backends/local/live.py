@@ -1,0 +1,227 @@
+"""The live side of ``local``: measure, update, publish."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trinity_core.algo.batch import TrainBatch
+from trinity_core.algo.cut import cut, plan
+from trinity_core.algo.forest import ranges
+from trinity_core.algo.objective import accumulate
+from trinity_core.builtins.backends.local import state
+from trinity_core.builtins.backends.local.moved import Moved
+from trinity_core.builtins.models.causal import CausalLM
+from trinity_core.builtins.models.head import Vocabulary, head_outputs
+from trinity_core.builtins.models.packing import pack
+from trinity_core.builtins.models.probe import why_not_shared
+from trinity_core.builtins.models.resolve import resolve_model
+from trinity_core.config.schema import Model, Optim
+from trinity_core.errors import RunError
+from trinity_core.protocols import LiveBackend, RunContext
+from trinity_core.rollout.tokenizer import HFTokenizer
+from trinity_core.types import UpdateResult, Weights
+
+if TYPE_CHECKING:
+    from trinity_core.algo.objective import Objective
+    from trinity_core.builtins.backends.local import Local
+
+log = logging.getLogger(__name__)
+
+
+class LiveLocal(LiveBackend):
+    """One policy, its optimizer, and a reference that is loaded when it is first measured."""
+
+    def __init__(
+        self, config: Local, folder: Path, model: Model, optim: Optim, *, threads: int | None, seed: int
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.config, self.model_config, self.optim = config, model, optim
+        self.tokenizer = HFTokenizer(folder, model.chat_template)
+        with torch.random.fork_rng(devices=[]):  # adapters start from the run's seed, whatever ran before
+            torch.manual_seed(seed)
+            self.policy = CausalLM.load(folder, model, device=config.device, lora=model.lora)
+        self._reference: CausalLM | None = None
+        if config.gradient_checkpointing:
+            self.policy.module.train()  # the switch acts in training mode only; dropout is 0 in every mode
+            self.policy.module.gradient_checkpointing_enable({"use_reentrant": False})
+        self.unshared = why_not_shared(self.policy) if config.share_prefix else "share_prefix is false"
+        if config.share_prefix and self.unshared:
+            log.warning("backend local computes every prompt once per attempt, not once per group: %s", self.unshared)
+        self.trained = self.policy.trained()
+        self.optimizer = torch.optim.AdamW(
+            list(self.trained.values()),
+            lr=optim.lr,
+            betas=optim.betas,
+            eps=optim.eps,
+            weight_decay=optim.weight_decay,
+            fused=True,
+        )
+        self.moved = Moved(self.trained)
+
+    @classmethod
+    def open(cls, config: Local, run: RunContext) -> LiveLocal:
+        model = run.config.model
+        return cls(
+            config, resolve_model(model.path), model, run.config.optim, threads=run.config.threads, seed=run.seed
+        )
+
+    # measure and update
+
+    def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
+        """``logp`` and ``entropy`` of the models *policy* and *reference*."""
+        batch = self._forest(batch)
+        found: dict[str, NDArray[np.float64]] = {}
+        with torch.no_grad(), self._model(model) as lm:
+            for rows in cut(batch, scope="sequence", max_tokens=self.config.micro_tokens):
+                start_B = np.searchsorted(batch.row_N, rows, "left")
+                take_N = ranges(start_B, np.searchsorted(batch.row_N, rows, "right") - start_B)
+                for name, values in self._forward(lm, batch.select(rows), outputs, {}).items():
+                    array = found.setdefault(name, np.full(batch.num_actions, np.nan))
+                    array[take_N] = values.double().cpu().numpy()
+        return found or {name: np.zeros(0) for name in outputs}
+
+    def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
+        if model != "policy":
+            raise RunError(f"backend local trains the policy, not {model!r}")
+        batch = self._forest(batch)
+        vocabulary, outputs = objective.vocab(), frozenset(objective.outputs)
+
+        def forward(rows: NDArray[np.int64]) -> dict[str, Tensor]:
+            return self._forward(self.policy, batch.select(rows), outputs, vocabulary)
+
+        cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=self.config.micro_tokens)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)
+        gradients = [p.grad for p in self.trained.values() if p.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients, foreach=True)) if gradients else 0.0
+        lr = self.optim.lr * lr_scale
+        result = UpdateResult(loss, norm, lr, stats.summary())
+        if not np.isfinite([loss, norm]).all():
+            self.optimizer.zero_grad(set_to_none=True)
+            result.skipped = f"not finite: loss {loss}, gradient norm {norm}"
+            return result
+        if self.optim.clip_norm is not None and norm > self.optim.clip_norm:
+            torch._foreach_mul_(gradients, self.optim.clip_norm / norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.moved.before()
+        self.optimizer.step()
+        result.moved = self.moved.share()
+        self.optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def _forest(self, batch: TrainBatch) -> TrainBatch:
+        """The batch without its forest where this model cannot share prefixes, so that budgets count what is computed."""
+        if not self.unshared:
+            return batch
+        return dataclasses.replace(batch, parent_B=np.full(len(batch), -1), prefix_len_B=np.zeros(len(batch), np.int64))
+
+    def _forward(
+        self, lm: CausalLM, batch: TrainBatch, outputs: frozenset[str], vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        packed = pack(batch, share=not self.unshared)
+
+        def put(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(lm.device)
+
+        extras: Mapping[str, Tensor] = {}
+        if vocabulary:
+            extras = {name: put(array) for name, (array, axis) in batch.extras.items() if axis == "action"}
+        mask = None if packed.mask_RLL is None else put(packed.mask_RLL)[:, None]
+        token_N = put(batch.tokens_T[batch.action_N].astype(np.int64))
+        temperature_N = put(batch.temperature_N.astype(np.float64))
+        with lm.recipe():
+            hidden_RLH = lm.hidden(put(packed.ids_RL), put(packed.position_RL), mask)
+            hidden_NH = hidden_RLH.flatten(0, 1)[put(packed.cell_N)]
+            return head_outputs(lm, hidden_NH, token_N, temperature_N, outputs, vocabulary, extras)
+
+    def _model(self, name: str) -> Any:
+        """Context with the weights of model ``name``."""
+        if name == "policy":
+            return _given(self.policy)
+        if name != "reference":
+            raise RunError(f"backend local has the models policy and reference, not {name!r}")
+        if self.policy.peft is not None:
+            return _without_adapters(self.policy)
+        if self._reference is None:
+            model = dataclasses.replace(self.model_config, lora=None)
+            self._reference = CausalLM.load(self.policy.folder, model, device=self.config.device)
+            self._reference.module.requires_grad_(False)
+        return _given(self._reference)
+
+    # delivery and state
+
+    def publish(self, version: int, *, copy: bool) -> Weights:
+        if copy:
+            return Weights(version, "tensors", self.policy.sampling_tensors())
+        return Weights(version, "module", self.policy)
+
+    def save(self, folder: Path) -> None:
+        state.save(self, Path(folder))
+
+    def load(self, folder: Path) -> None:
+        state.load(self, Path(folder))
+
+    def export(self, folder: Path) -> None:
+        state.export(self, Path(folder))
+
+    @torch.no_grad()
+    def digest(self) -> str:
+        hasher = hashlib.sha256()
+        for name, parameter in sorted(self.policy.module.named_parameters()):
+            hasher.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+            hasher.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return hasher.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        parameters = list(self.policy.module.parameters())
+        master = str(parameters[0].dtype).removeprefix("torch.")
+        compute = str(self.policy.compute).removeprefix("torch.")
+        return {
+            "model": str(self.policy.folder),
+            "parameters": sum(p.numel() for p in parameters),
+            "trained": sum(p.numel() for p in self.trained.values()),
+            "dtype": master if compute == master else f"{master} weights, {compute} products",
+            "device": str(self.policy.device),
+            "shared_prefixes": "computed once" if not self.unshared else f"off: {self.unshared}",
+        }
+
+    def close(self) -> None:
+        self._reference = None
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class _given:
+    """A context that gives ``value``."""
+
+    def __init__(self, lm: CausalLM) -> None:
+        self.lm = lm
+
+    def __enter__(self) -> CausalLM:
+        return self.lm
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class _without_adapters(_given):
+    """The policy with its adapters switched off."""
+
+    def __enter__(self) -> CausalLM:
+        self._off = self.lm.base()
+        self._off.__enter__()
+        return self.lm
+
+    def __exit__(self, *error: object) -> None:
+        self._off.__exit__(None, None, None)

@@ -1,0 +1,104 @@
+"""What a checkpoint of ``local`` holds, and the export of a plain model folder. Everything is safetensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from trinity_core.algo.digest import digest_tensors
+from trinity_core.builtins.models.causal import quiet
+from trinity_core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from trinity_core.builtins.backends.local.live import LiveLocal
+
+WEIGHTS, TRAINER = "weights.safetensors", "optimizer.safetensors"
+
+
+def save(live: LiveLocal, folder: Path) -> None:
+    """Trained weights (with adapters: the adapters alone), optimizer moments, random state. Raises CheckpointError."""
+    write(folder / WEIGHTS, {name: p.detach() for name, p in live.trained.items()})
+    moments = {}
+    for name, parameter in live.trained.items():
+        for part, value in live.optimizer.state.get(parameter, {}).items():
+            moments[f"{part}/{name}"] = value
+    moments["rng/cpu"] = torch.get_rng_state()
+    if live.policy.device.type == "cuda":
+        moments["rng/cuda"] = torch.cuda.get_rng_state(live.policy.device)
+    write(folder / TRAINER, moments)
+
+
+def load(live: LiveLocal, folder: Path) -> None:
+    """Back to exactly what :func:`save` saw: training goes on bit for bit. Nothing is changed if a file is not right."""
+    weights, moments = read(folder / WEIGHTS), read(folder / TRAINER)
+    for name in sorted(set(weights) ^ set(live.trained)):
+        where = "has" if name in weights else "lacks"
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: {where} {name}, other than this model. Resume with the model.path and model.lora it was saved with"
+        )
+    for name, value in weights.items():
+        mine = live.trained[name]
+        if mine.shape != value.shape or mine.dtype != value.dtype:
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: {name} is {value.dtype}{list(value.shape)}, this model has {mine.dtype}{list(mine.shape)}. Resume with the model.path and model.dtype it was saved with"
+            )
+    with torch.no_grad():
+        for name, value in weights.items():
+            live.trained[name].copy_(value)
+    live.optimizer.state.clear()
+    for key, value in moments.items():
+        part, _, name = key.partition("/")
+        if part == "rng":
+            continue
+        parameter = live.trained[name]
+        live.optimizer.state[parameter][part] = value.clone().to(parameter.device)
+    torch.set_rng_state(moments["rng/cpu"].clone())
+    if "rng/cuda" in moments and live.policy.device.type == "cuda":
+        torch.cuda.set_rng_state(moments["rng/cuda"].clone(), live.policy.device)
+
+
+def export(live: LiveLocal, folder: Path) -> None:
+    """A plain Hugging Face folder: config, weights in the master dtype with adapters merged, tokenizer, chat template,
+    generation config. ``transformers`` loads it without this package."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module = live.policy.module
+    if live.policy.peft is not None:
+        module = copy.deepcopy(live.policy.peft).merge_and_unload()
+    with quiet():
+        module.save_pretrained(folder)
+        live.tokenizer.hf.save_pretrained(folder)
+
+
+def write(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """One safetensors file that carries the digest of its tensors."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    try:
+        save_file(whole, file, metadata={"format": "pt", "digest": f"{digest_tensors(whole.items()):016x}"})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{file}: cannot be written ({error}). Free some space; the checkpoint before it is untouched"
+        ) from error
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, compared with the digest it carries."""
+    from safetensors import SafetensorError, safe_open
+
+    way_on = "Resume from the checkpoint before it"
+    try:
+        with safe_open(file, "pt") as opened:
+            told = (opened.metadata() or {}).get("digest")
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). {way_on}") from error
+    if told != f"{digest_tensors(tensors.items()):016x}":
+        raise CheckpointError(f"{file}: its contents are not what was written (digest differs). {way_on}")
+    return tensors

@@ -1,0 +1,220 @@
+"""A transformers causal language model as trainer and engine see it: hidden states in, one head, one numeric recipe.
+
+Weights are float32 (float64 for float64) and matrix products run in the compute dtype under autocast. Trainer and engine
+use the same object or the same recipe, so their log-probabilities differ by the order of summation only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from trinity_core.config.schema import Lora, Model
+from trinity_core.errors import ModelError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+SCALED_HEADS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+"""Config entries of families whose logits are not a plain projection of the last hidden state."""
+
+
+def pick_device(device: str) -> torch.device:
+    """``auto``: CUDA where there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"device={device}: {str(error).splitlines()[0]}. Use auto, cpu or cuda") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device={device}: this torch sees no CUDA device. Use device=cpu or auto")
+    return found
+
+
+def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """Compute dtype. ``auto``: bfloat16 where the hardware multiplies it, else float32."""
+    if dtype != "auto":
+        return DTYPES[dtype]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+class CausalLM:
+    """One set of weights. ``module`` is the transformers model (with adapters inside, if any)."""
+
+    def __init__(self, module: Any, folder: Path, device: torch.device, compute: torch.dtype, peft: Any = None) -> None:
+        self.module = module
+        self.folder = folder
+        self.device = device
+        self.compute = compute
+        self.peft = peft
+        self.body = module.base_model
+        self.head = module.get_output_embeddings()
+        self._cache_word = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
+
+    @classmethod
+    def load(cls, folder: Path, model: Model, *, device: str = "auto", lora: Lora | None = None) -> CausalLM:
+        """Load the model folder. Dropout is off in every pass. Raises :class:`ModelError` where the folder cannot be used."""
+        from transformers import AutoModelForCausalLM
+
+        place = pick_device(device)
+        compute = pick_dtype(model.dtype, place)
+        master = torch.float64 if compute == torch.float64 else torch.float32
+        with quiet():
+            try:
+                module = AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=master, attn_implementation="sdpa", local_files_only=True
+                )
+            except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+                raise ModelError(
+                    f"{folder}: the model cannot be loaded ({error}). Is it a causal language model that transformers knows?"
+                ) from error
+        refuse_family(module, folder)
+        module.to(place)
+        silence_dropout(module)
+        module.eval().requires_grad_(lora is None)
+        peft = add_lora(module, lora, folder) if lora is not None else None
+        return cls(module, folder, place, compute, peft)
+
+    # computing
+
+    @contextlib.contextmanager
+    def recipe(self) -> Iterator[None]:
+        """Autocast to the compute dtype where it is narrower than the weights; float64 all the way where it is wider."""
+        if self.compute == torch.float64:
+            with KeepFloat64():
+                yield
+            return
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute == torch.bfloat16):
+            yield
+
+    def hidden(self, ids_RL: Tensor, position_RL: Tensor, mask: Tensor | None, cache: Any = None) -> Tensor:
+        """Last hidden states [R, L, H]. ``mask``: [R, keys] of real tokens, or [R, 1, L, keys] of who sees whom."""
+        more = {self._cache_word: cache} if cache is not None else {}
+        out = self.body(
+            input_ids=ids_RL, position_ids=position_RL, attention_mask=mask, use_cache=cache is not None, **more
+        )
+        return out.last_hidden_state  # type: ignore[no-any-return]
+
+    def logits(self, hidden_CH: Tensor) -> Tensor:
+        """Logits [C, V] in at least float32."""
+        logits_CV: Tensor = self.head(hidden_CH)
+        return logits_CV if logits_CV.dtype == torch.float64 else logits_CV.float()
+
+    # weights
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @contextlib.contextmanager
+    def base(self) -> Iterator[None]:
+        """The model without its adapters."""
+        with self.peft.disable_adapter() if self.peft is not None else contextlib.nullcontext():
+            yield
+
+    @torch.no_grad()
+    def sampling_tensors(self) -> dict[str, Tensor]:
+        """A copy of the weights as an engine needs them, adapters merged, under the names of the plain model.
+
+        Matrices of linear layers are in the compute dtype, all else in the master dtype: autocast would make the same
+        of them, so an engine with the copy computes bit for bit what it would with the shared module.
+        """
+        narrow = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Linear)}
+        narrow -= {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}  # tied head
+        return {
+            name: tensor.detach().to(self.compute if id(source) in narrow else tensor.dtype, copy=True)
+            for name, source, tensor in self._merged()
+        }
+
+    def _merged(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
+        """(plain name, parameter, value with its adapter added)."""
+        adapted = {}
+        if self.peft is not None:
+            for module in self.module.modules():
+                if hasattr(module, "lora_A") and "default" in module.lora_A:
+                    adapted[id(module.base_layer.weight)] = module
+        for name, parameter in self.module.named_parameters():
+            if "lora_" in name:
+                continue
+            layer = adapted.get(id(parameter))
+            value = parameter if layer is None else parameter + layer.get_delta_weight("default")
+            yield name.replace(".base_layer.", "."), parameter, value
+
+    @torch.no_grad()
+    def assign(self, tensors: Mapping[str, Tensor], origin: str) -> None:
+        """Take these tensors, in the dtype they come in, for the weights. Names and shapes must be the model's own."""
+        mine = dict(self.module.named_parameters())
+        wrong = sorted(set(mine) ^ set(tensors)) or [n for n, t in tensors.items() if t.shape != mine[n].shape]
+        if wrong:
+            raise ModelError(
+                f"{origin}: its weights are not those of {self.folder}: {', '.join(wrong[:3])}{' …' if len(wrong) > 3 else ''}. Trainer and engine need the same model.path"
+            )
+        for name, tensor in tensors.items():
+            mine[name].data = tensor.to(self.device)
+
+
+class KeepFloat64(TorchFunctionMode):
+    """Norms and attention of transformers compute in float32 whatever comes in. Here float64 stays float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        narrows = func is Tensor.float or (func is Tensor.to and torch.float32 in (*args[1:], *kwargs.values()))
+        if narrows and args[0].dtype == torch.float64:
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def refuse_family(module: Any, folder: Path) -> None:
+    """Families whose logits need more than their head."""
+    found = [name for name in SCALED_HEADS if getattr(module.config, name, None) not in (None, 1, 1.0)]
+    if found or not isinstance(module.get_output_embeddings(), nn.Linear):
+        raise ModelError(
+            f"{folder}: {type(module).__name__} changes its logits after the head ({', '.join(found) or 'no linear head'}), which local and hf do not know yet. Choose a Llama-like model"
+        )
+
+
+def silence_dropout(module: nn.Module) -> None:
+    """Dropout 0 in both passes, also where attention reads it from a number."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+        for name in ("attention_dropout", "attn_pdrop"):
+            if isinstance(getattr(layer, name, None), float):
+                setattr(layer, name, 0.0)
+
+
+def add_lora(module: Any, lora: Lora, folder: Path) -> Any:
+    """Put adapters into ``module`` (in place), in the master dtype; dropout 0."""
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    try:
+        peft = get_peft_model(module, config)
+    except ValueError as error:
+        raise ModelError(f"model.lora.targets={lora.targets}: {error} (model {folder})") from error
+    return peft.eval()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars of transformers while it loads or writes a model."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,75 @@
+"""From hidden states to numbers per action token, a chunk of the head at a time.
+
+A chunk's logits [C, V] live only while it is computed: with a gradient each chunk is recomputed in backward, so no
+array of all tokens by the whole vocabulary ever exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from trinity_core.builtins.models.causal import CausalLM
+from trinity_core.errors import RunError
+
+CHUNK = 512
+"""Action tokens whose logits exist at once (100 MB of float32 at a vocabulary of 49,152)."""
+Vocabulary = Mapping[str, Callable[..., Mapping[str, Tensor]]]
+
+
+def head_outputs(
+    model: CausalLM,
+    hidden_NH: Tensor,
+    token_N: Tensor,
+    temperature_N: Tensor,
+    outputs: frozenset[str],
+    vocabulary: Vocabulary | None = None,
+    extras: Mapping[str, Tensor] | None = None,
+    *,
+    chunk: int = CHUNK,
+) -> dict[str, Tensor]:
+    """``logp``, ``entropy`` and the arrays of vocabulary functions, over action tokens.
+
+    logp is log softmax(logits / T) at the token, in float32 (float64 for float64). ``entropy`` is that of the same
+    distribution. Raises :class:`RunError` for an output this backend does not have.
+    """
+    unknown = {
+        name
+        for name in outputs
+        if name not in ("logp", "entropy") and name.removeprefix("vocab:") not in (vocabulary or {})
+    }
+    if unknown:
+        raise RunError(
+            f"backend local cannot compute {', '.join(sorted(unknown))}. It has logp, entropy and the loss's vocabulary functions; a critic or a teacher needs another backend"
+        )
+    wanted = {name: f for name, f in (vocabulary or {}).items() if f"vocab:{name}" in outputs}
+    entropy = "entropy" in outputs
+
+    def compute(
+        hidden_CH: Tensor, token_C: Tensor, temperature_C: Tensor, extra: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        logits_CV = model.logits(hidden_CH)
+        logits_CV = logits_CV / temperature_C.to(logits_CV.dtype)[:, None]
+        total_C = torch.logsumexp(logits_CV, -1)
+        found = {"logp": logits_CV.gather(1, token_C[:, None])[:, 0] - total_C}
+        if entropy:
+            found["entropy"] = total_C - (torch.softmax(logits_CV, -1) * logits_CV).sum(-1)
+        for function in wanted.values():
+            found |= function(logits_CV, {"token_C": token_C, **extra})
+        return found
+
+    parts = []
+    recompute = torch.is_grad_enabled() and len(token_N) > chunk
+    for start in range(0, max(len(token_N), 1), chunk):
+        piece = slice(start, start + chunk)
+        arguments = (
+            hidden_NH[piece],
+            token_N[piece],
+            temperature_N[piece],
+            {k: v[piece] for k, v in (extras or {}).items()},
+        )
+        parts.append(checkpoint(compute, *arguments, use_reentrant=False) if recompute else compute(*arguments))
+    return {name: torch.cat([part[name] for part in parts]) if len(parts) > 1 else parts[0][name] for name in parts[0]}
