@@ -11,6 +11,7 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, distribution, entry_points
 from typing import Any
@@ -102,7 +103,7 @@ def plugins() -> list[PluginInfo]:
 def catalog(kind: str) -> dict[str, Registration]:
     """The components of ``kind`` by name, sorted. Where a name has several owners, the first (see :func:`resolve`)."""
     if kind not in KINDS:
-        raise ConfigError(f"no kind named {kind!r}.{_did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}")
+        raise ConfigError(f"no kind named {kind!r}.{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}")
     return {name: owners[0] for name, owners in sorted(_open_registry().owners[kind].items())}
 
 
@@ -184,7 +185,7 @@ def import_target(target: str, *, what: str) -> Any:
     except AttributeError as error:
         names = [name for name, value in vars(loaded).items() if isinstance(value, type) and value.__module__ == module]
         raise PluginLoadError(
-            f"{what}: module {module!r} has no {attribute!r}.{_did_you_mean(attribute, names)} Classes: {', '.join(names) or 'none'}"
+            f"{what}: module {module!r} has no {attribute!r}.{did_you_mean(attribute, names)} Classes: {', '.join(names) or 'none'}"
         ) from error
 
 
@@ -204,7 +205,7 @@ def explain_missing(kind: str, name: str) -> str:
     from importlib.metadata import PackageNotFoundError
 
     names = list(catalog(kind))
-    lines = [f"no {kind} named {name!r}.{_did_you_mean(name, names)}"]
+    lines = [f"no {kind} named {name!r}.{did_you_mean(name, names)}"]
     ask = _open_registry().manager.hook.trinity_install_hint
     try:
         home = loading.attempt("trinity_install_hint", lambda: ask(kind=kind, name=name))
@@ -233,6 +234,7 @@ def explain_missing(kind: str, name: str) -> str:
     return "\n  ".join(lines)
 
 
-def _did_you_mean(name: str, known: Any) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?``, or nothing where nothing is near."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

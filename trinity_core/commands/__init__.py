@@ -1,0 +1,1 @@
+"""The subcommands of ``trinity``: one module each, with ``main(argv) -> exit code``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 from pydantic.errors import PydanticUserError
 
 from trinity_core.errors import ConfigError, PluginLoadError
+from trinity_core.plugins import did_you_mean
 
 T = TypeVar("T")
 SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
@@ -47,9 +47,9 @@ def build(cls: type[T], values: Mapping[str, Any], path: str, what: str, *, also
 def unknown(where: str, what: str, key: str, known: Iterable[str]) -> ConfigError:
     """The refusal of a key that nobody has."""
     options = list(known)
-    close = difflib.get_close_matches(key, options, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return ConfigError(f"{where}: {what} has no such option.{hint} Options: {', '.join(options) or 'none'}")
+    return ConfigError(
+        f"{where}: {what} has no such option.{did_you_mean(key, options)} Options: {', '.join(options) or 'none'}"
+    )
 
 
 def join(path: str, key: str) -> str:
@@ -90,8 +90,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
 
 def _wrong(hint: Any, value: Any, path: str, where: str = "", first: Any = None) -> ConfigError:
     choices = [choice for part in _members(hint) if get_origin(part) is Literal for choice in get_args(part)]
-    close = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-    mean = f" Did you mean {close[0]!r}?" if close else ""
+    mean = did_you_mean(str(value), [str(choice) for choice in choices])
     dull = ("literal_error", "missing", "dataclass_type")
     detail = f" ({first['msg']})" if first and first["type"] not in dull and "valid" not in first["msg"] else ""
     return ConfigError(f"{where or path}: expected {_say(hint)}, got {value!r}{detail}.{mean}")

@@ -40,11 +40,7 @@ def compose(words: Sequence[str], *, cwd: Path | str | None = None) -> DictConfi
     and leaves no global state. Raises :class:`ConfigError`; values are judged by ``check``.
     """
     with composer(cwd) as loader:
-        cfg = loader.load(words)
-        loader.refuse_foreign(words)
-        with open_dict(cfg):
-            del cfg["hydra"]
-        return cfg
+        return loader.compose(words)
 
 
 @contextmanager
@@ -90,6 +86,14 @@ class Composer:
             ) from None
         return parsed
 
+    def compose(self, words: Sequence[str]) -> DictConfig:
+        """The tree of a run; see :func:`compose`."""
+        cfg = self.load(words)
+        self.refuse_foreign(words)
+        with open_dict(cfg):
+            del cfg["hydra"]
+        return cfg
+
     def load(self, words: Sequence[str]) -> DictConfig:
         """The composed tree, with Hydra's own node."""
         parsed = self.parse(words)
@@ -131,6 +135,8 @@ class Composer:
         text = _first_lines(cause, 6).replace("'++", "'")
         if found := re.search(r"Could not override '([^']+)'\.?\s*(?:No match in the defaults list)", text):
             return f"{found[1]}: no such group. Groups: {', '.join([*CONFIG_KINDS, *hydra_plugin.GROUPS])}. To fill a new slot: +{found[1]}=…"
+        if found := re.search(r"Multiple values for (\S+?)\.", text):
+            return f"{found[1]}: an option is selected already. Replace it with {found[1]}=NAME (no +)"
         if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
             return f"~{found[1]}: there is nothing at {found[1]} to drop"
         if isinstance(cause, OmegaConfBaseException) and cause.full_key and cause.full_key not in text:

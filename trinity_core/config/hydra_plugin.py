@@ -6,7 +6,6 @@ import strings and registered components without an option file, and explains wh
 
 from __future__ import annotations
 
-import difflib
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from omegaconf import OmegaConf
 from trinity_core.config.plain import defaults_of, snake_case
 from trinity_core.errors import ComponentNotFound
 from trinity_core.kinds import CONFIG_KINDS
-from trinity_core.plugins import catalog, conf_roots, explain_missing, resolve
+from trinity_core.plugins import catalog, conf_roots, did_you_mean, explain_missing, resolve
 
 SCHEME = "trinity-last"
 GROUPS = ("model", "critic", "algorithm", "recipe", "sweep")
@@ -100,12 +99,6 @@ def options(group: str) -> list[str]:
         base = root / group
         found |= {file.relative_to(base).with_suffix("").as_posix() for file in base.rglob("*.yaml")}
     return sorted(found)
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    """`` Did you mean 'x'?`` or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def register() -> None:

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Set
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from trinity_core.config.manifest import manifest
 from trinity_core.config.secrets import redact
 
 if TYPE_CHECKING:
-    from trinity_core.config.schema import RunConfig
+    from trinity_core.config.schema import Part, RunConfig
+
+__all__ = ["MISSING", "defaults_of", "manifest", "part_to_plain", "plain", "snake_case", "to_plain"]
 
 MISSING = "???"
 """What OmegaConf reads as "a value is needed"."""
@@ -53,6 +56,11 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
+def part_to_plain(part: Part) -> dict[str, Any]:
+    """One component as its node: name, the slot's keys, every field."""
+    return {"name": part.name, **(plain(part.slot) if part.slot else {}), **plain(part.component)}
+
+
 def to_plain(config: RunConfig) -> dict[str, Any]:
     """Every field of every node and component of a run, redacted: what is saved as ``config.yaml``.
 
@@ -72,6 +80,6 @@ def to_plain(config: RunConfig) -> dict[str, Any]:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[last] = {"name": part.name, **(plain(part.slot) if part.slot else {}), **plain(part.component)}
+        node[last] = part_to_plain(part)
     result: dict[str, Any] = redact(tree)
     return result

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from trinity_core.config.schema import RunConfig, Schedule
 from trinity_core.errors import ConfigError
+from trinity_core.plugins import did_you_mean
 
 BACKEND_NEEDS = ("old_logp", "ref_logp", "teacher_logp", "teacher_topk", "entropy", "entropy_grad", "value")
 """Needs that the backend meets (``vocab:*`` too); the others come from the data."""
@@ -163,8 +163,7 @@ def _gates(config: RunConfig) -> None:
             continue
         others = [other for other in slots if other != slot]
         if gate not in others:
-            close = difflib.get_close_matches(gate, others, n=1)
-            mean = f" Did you mean {close[0]!r}?" if close else ""
+            mean = did_you_mean(gate, others)
             why = "a reward cannot gate itself" if gate == slot else f"no reward has the slot {gate!r}"
             raise ConfigError(f"rewards.{slot}.gate: {why}.{mean} Slots: {', '.join(others) or 'no other'}")
 

@@ -1,0 +1,85 @@
+"""The ``trinity`` command. Parses one word, then imports only what that word needs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("trinity_core.commands.run", "compose a run from words and start it (-m: one run per combination)"),
+    "plugins": ("trinity_core.commands.plugins", "what is installed: plugins, components, their options and problems"),
+    "new": ("trinity_core.commands.new", "start a plugin package that passes the conformance kit"),
+    "doctor": ("trinity_core.commands.doctor", "look for what is wrong with this installation"),
+    "audit": ("trinity_core.commands.audit", "replay a run's ledger and check that nothing was lost or used twice"),
+    "digest": ("trinity_core.commands.digest", "one hash of everything a run computed"),
+    "export": ("trinity_core.commands.export", "write a run's policy as a plain model folder"),
+    "version": ("trinity_core.commands.version", "print the version"),
+}
+"""Word -> module with a ``main(argv) -> exit code``, and what it does."""
+
+FOOTER = """
+start here:
+  trinity run recipe=quickstart            a small model learns on two CPU cores
+  trinity run recipe=fake steps=3          the same loop in milliseconds
+  trinity run --help                       groups, options and values
+  eval "$(trinity --completion bash)"      completion in this shell
+"""
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {word:{width}}{says}" for word, (_, says) in COMMANDS.items()]
+    return "\n".join(["usage: trinity COMMAND [words]", "", "commands:", *lines, FOOTER])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. An error on purpose is one message; TRINITY_DEBUG=1 shows where."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    word, rest = (words[0], words[1:]) if words else ("--help", [])
+    if word in ("-h", "--help", "help"):
+        print(usage(), end="")
+        return 0
+    if word == "--version":
+        word = "version"
+    if word in ("--completion", "_complete"):
+        from trinity_core.commands import completion
+
+        return completion.main([word, *rest])
+
+    from trinity_core.errors import TrinityError
+
+    try:
+        if word in COMMANDS:
+            code: int = importlib.import_module(COMMANDS[word][0]).main(rest)
+            return code
+        return _plugin_command(word, rest)
+    except TrinityError as error:
+        if os.environ.get("TRINITY_DEBUG") == "1":
+            raise
+        print(f"trinity {word}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"trinity {word}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `trinity plugins | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _plugin_command(word: str, argv: Sequence[str]) -> int:
+    """A subcommand that a plugin registers."""
+    from trinity_core.errors import ConfigError
+    from trinity_core.plugins import catalog, did_you_mean, resolve
+
+    others = catalog("command")
+    if word not in others:
+        known = [*COMMANDS, *others]
+        raise ConfigError(f"no such command.{did_you_mean(word, known)} Commands: {', '.join(known)}")
+    code: int = resolve("command", word)()(argv)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

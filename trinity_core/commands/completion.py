@@ -1,0 +1,102 @@
+"""Shell completion: ``trinity --completion bash`` prints a script, which asks ``trinity _complete WORDS`` as you type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_core.errors import ConfigError
+
+BASH = """_trinity() {
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen -W "$(trinity _complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+}
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}
+complete -o default -F _trinity trinity
+"""
+ZSH = "autoload -U +X bashcompinit && bashcompinit\n" + BASH
+SCRIPTS = {"bash": BASH, "zsh": ZSH}
+
+
+def main(argv: Sequence[str]) -> int:
+    """``["--completion", SHELL]`` prints a script; ``["_complete", *words]`` the candidates for the last word."""
+    if argv[0] == "--completion":
+        shell = argv[1] if len(argv) > 1 else "nothing"
+        if shell not in SCRIPTS:
+            raise ConfigError(f"--completion {shell}: shells: {', '.join(SCRIPTS)}")
+        print(SCRIPTS[shell], end="")
+        return 0
+    print("\n".join(candidates(argv[1:])))
+    return 0
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What the last of ``words`` may become. Reads folders and the catalog; composes nothing."""
+    from trinity_core.cli import COMMANDS
+
+    if len(words) <= 1:
+        return sorted(COMMANDS)
+    command, typed = words[0], words[1:]
+    if command == "run":
+        return _run_words(typed[-1])
+    from trinity_core.kinds import KINDS
+
+    if command == "plugins":
+        if len(typed) == 1:
+            return list(KINDS)
+        from trinity_core.plugins import catalog
+
+        return list(catalog(typed[0])) if typed[0] in KINDS else []
+    if command == "new":
+        from trinity_core.commands.new import KINDS as NEW
+
+        return ["--kind", *NEW]
+    return []
+
+
+def _run_words(word: str) -> list[str]:
+    """``lo`` -> ``loss=``; ``loss=`` -> ``loss=ppo`` …; root nodes and their fields; options of the command."""
+    from trinity_core.kinds import CONFIG_KINDS
+
+    groups = ["model", "critic", "algorithm", "recipe", "sweep", *CONFIG_KINDS]
+    group, equals, _ = word.partition("=")
+    bare = group.lstrip("+").partition("@")[0]
+    if equals:
+        return [f"{group}={option}" for option in _options(bare)] if bare in groups else []
+    return [f"{name}=" for name in groups] + [f"{path}=" for path in _paths()] + ["-m", "--cfg", "--help"]
+
+
+def _options(group: str) -> list[str]:
+    """Option files and components of a group, without Hydra."""
+    import trinity_core
+    from trinity_core.config.project import find_project
+    from trinity_core.kinds import CONFIG_KINDS
+    from trinity_core.plugins import catalog
+
+    bases = [Path(trinity_core.__file__).parent / "conf" / group]
+    if project := find_project():
+        bases.append(project / "conf" / group)
+    found = set(catalog(group)) if group in CONFIG_KINDS else set()
+    for base in bases:
+        found |= {file.relative_to(base).with_suffix("").as_posix() for file in base.rglob("*.yaml")}
+    return sorted(found)
+
+
+def _paths() -> list[str]:
+    """Dotted paths of the root schema: ``seed``, ``optim.lr`` …"""
+    import dataclasses
+    import typing
+
+    from trinity_core.config.schema import RunConfig
+
+    hints = typing.get_type_hints(RunConfig)
+    found = []
+    for field in dataclasses.fields(RunConfig):
+        if field.name == "parts":
+            continue
+        inner = [
+            part for part in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(part)
+        ]
+        found += [f"{field.name}.{sub.name}" for sub in dataclasses.fields(inner[0])] if inner else [field.name]
+    return found

@@ -1,0 +1,118 @@
+"""``trinity run -m``: every combination composed and checked before the first starts, then one after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trinity_core.config.cells import cells, sweep_words, swept_of
+from trinity_core.config.check import check
+from trinity_core.config.compose import composer
+from trinity_core.config.schema import RunConfig
+from trinity_core.errors import ConfigError, TrinityError
+
+
+@dataclass
+class Cell:
+    """One combination."""
+
+    number: int
+    words: list[str]
+    shown: str
+    """The words that tell it apart."""
+    config: RunConfig
+    folder: Path
+    status: str = "waiting"
+    metric: str = ""
+
+
+def sweep(planned: Sequence[Cell]) -> int:
+    """Run every cell in its own folder ``<out>/<n>``. Exit code 0 only if all finished."""
+    print(f"{len(planned)} runs in {planned[0].folder.parent}:", file=sys.stderr)
+    for cell in planned:
+        print(f"  {cell.number}: {cell.shown}", file=sys.stderr)
+    planned[0].folder.parent.mkdir(parents=True, exist_ok=True)
+    for cell in planned:
+        print(f"\n--- {cell.number}: {cell.shown}", file=sys.stderr)
+        _run(cell)
+    _table(planned)
+    return 0 if all(cell.status == "finished" for cell in planned) else 1
+
+
+def plan(words: Sequence[str]) -> list[Cell]:
+    """Compose and check every combination; the first bad one is named and nothing has run."""
+    with composer() as loader:
+        words = [*words, *sweep_words(loader, words)[1]]
+        out, words = _take_out(words)
+        combinations = cells(loader, words)
+        planned = []
+        for number, cell in enumerate(combinations):
+            shown = " ".join(swept_of(cell, combinations))
+            try:
+                config = check(loader.compose(cell))
+            except TrinityError as error:
+                raise type(error)(f"cell {number} ({shown}): {error}\nNothing was started") from error
+            for key in ("resume", "join"):
+                if getattr(config, key) is not None:
+                    raise ConfigError(f"{key}: a sweep starts new runs. Drop {key}= or -m")
+            planned.append(Cell(number, cell, shown, config, out / str(number)))
+        for cell in planned:
+            if cell.folder.exists() and any(cell.folder.iterdir()):
+                raise ConfigError(f"out={out}: {cell.folder} exists and is not empty. Name a new folder")
+        return planned
+
+
+def _take_out(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder of the sweep: ``out=DIR``, else ``runs/sweep-<date>-<time>``."""
+    named = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("out=")]
+    rest = [word for word in words if not word.lstrip("+").startswith("out=")]
+    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+    folder = Path(named[-1]) if named else Path("runs") / f"sweep-{stamp}"
+    suffix = 0
+    while not named and folder.exists():
+        suffix += 1
+        folder = Path("runs") / f"sweep-{stamp}-{suffix}"
+    return folder, rest
+
+
+def _run(cell: Cell) -> None:
+    """One run; whatever ends it is kept in its row and the next one starts."""
+    from trinity_core.run import start
+
+    try:
+        summary = start(cell.config, cell.words, out=cell.folder)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        if os.environ.get("TRINITY_DEBUG") == "1":
+            raise
+        cell.status, cell.metric = "failed", " ".join(str(error).split())[:80]
+        print(f"trinity run: cell {cell.number} ({cell.shown}): {error}", file=sys.stderr)
+        return
+    cell.status = str(summary.get("status", "?"))
+    cell.metric = _metric(summary)
+
+
+def _metric(summary: dict[str, Any]) -> str:
+    """Accuracy after training by taskset, where there was an evaluation."""
+    after = summary.get("eval_after") or {}
+    rows = after.items() if "accuracy" not in after else [("", after)]
+    shown = [
+        f"{slot} {row['accuracy']:.3f}".strip() for slot, row in rows if isinstance(row, dict) and "accuracy" in row
+    ]
+    return ", ".join(shown) or f"{summary.get('steps', '?')} steps"
+
+
+def _table(planned: Sequence[Cell]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("cell", "words", "status", "result", "folder")
+    for cell in planned:
+        table.add_row(str(cell.number), cell.shown, cell.status, cell.metric, str(cell.folder))
+    Console().print(table)
