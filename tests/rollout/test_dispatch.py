@@ -1,0 +1,181 @@
+"""Waves and arrivals."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+import pytest
+from scripted import Scripted, run_of, scheduler_of
+
+from trinity_core.protocols import Workflow
+from trinity_core.rollout.chat import Chat
+from trinity_core.rollout.dispatch import EngineFailed
+from trinity_core.types import Fault, Key, Request, Result, Task
+
+
+@dataclass(frozen=True)
+class Wandering(Workflow):
+    """A few calls, each after a random sleep; how many is up to the replies."""
+
+    delay_s: float = 0.004
+
+    async def run(self, task: Task, chat: Chat) -> Result:
+        messages = list(task.messages)
+        for _ in range(4):
+            await asyncio.sleep(random.uniform(0, self.delay_s))  # the clock's, not the seed's
+            reply = await chat(messages)
+            messages += [reply.message, {"role": "user", "content": "more"}]
+            if int(reply.text) > 6:
+                break
+        await asyncio.sleep(random.uniform(0, self.delay_s))
+        return Result()
+
+
+async def waves_of(delay_s: float, *, concurrent: int = 5, wave: int = 3) -> tuple[list[list[Key]], list[list[int]]]:
+    run = run_of(group_size=4, max_concurrent=concurrent, wave=wave, max_calls=9, min_attempts=1, retries=0)
+    scheduler = scheduler_of(run, Wandering(delay_s), Scripted(), rewards={})
+    waves: list[list[Key]] = []
+    played = await scheduler.play_all([(d, "d", d) for d in range(4)], max_attempt_tokens=64, on_wave=waves.append)
+    tokens = [e.tokens_T.tolist() for p in played for a in p.group.attempts for e in a.experiences]
+    scheduler.scorer.close()
+    return waves, tokens
+
+
+def test_waves_do_not_depend_on_how_long_anything_takes():
+    first, tokens = asyncio.run(waves_of(0.004))
+    again, same = asyncio.run(waves_of(0.0))
+    third, too = asyncio.run(waves_of(0.008))
+    assert first == again == third
+    assert tokens == same == too
+    assert sum(map(len, first)) > 16  # more calls than attempts: the workflows really wander
+
+
+def test_a_wave_is_sorted_by_key_and_cut_into_fixed_sizes():
+    waves, _ = asyncio.run(waves_of(0.002))
+    assert all(wave == sorted(wave) for wave in waves)
+    assert [len(wave) for wave in waves[:2]] == [3, 2]  # five places, cut at three
+
+
+def test_a_freed_place_is_filled_before_the_wave_leaves():
+    waves, _ = asyncio.run(waves_of(0.002, concurrent=5, wave=64))
+    # 16 attempts in five places: while attempts are left to begin, every wave holds a request of each place
+    begun = 0
+    for wave in waves:
+        if begun < 16:
+            assert len(wave) == 5
+        begun += sum(key.call == 0 for key in wave)
+    assert begun == 16
+
+
+def test_seeds_do_not_depend_on_the_runs_id():
+    async def seeds(id: str) -> list[int]:
+        engine = Scripted()
+        scheduler = scheduler_of(run_of(id=id, min_attempts=1), Wandering(0.0), engine)
+        await scheduler.play_all([(0, "d", 0)], max_attempt_tokens=64)
+        scheduler.scorer.close()
+        return [request.seed for wave in engine.waves for request in wave]
+
+    assert asyncio.run(seeds("a")) == asyncio.run(seeds("b"))
+
+
+def test_evaluation_never_shares_a_wave_with_play():
+    async def both() -> list[list[Request]]:
+        engine = Scripted()
+        scheduler = scheduler_of(run_of(min_attempts=1), Wandering(0.002), engine)
+        await asyncio.gather(
+            scheduler.play_all([(0, "d", 0), (1, "d", 1)], max_attempt_tokens=64),
+            scheduler.play_all([(0, "d", 0), (0, "d", 1)], stream="eval:d", num_attempts=2, max_attempt_tokens=64),
+        )
+        scheduler.scorer.close()
+        return engine.waves
+
+    waves = asyncio.run(both())
+    assert {len({request.key.stream for request in wave}) for wave in waves} == {1}
+    seeds = [request.seed for wave in waves for request in wave]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_several_calls_at_once_of_one_attempt_share_a_wave():
+    class Twice(Workflow):
+        async def run(self, task, chat):
+            await asyncio.gather(chat(task.messages), chat(task.messages))
+            return Result()
+
+    async def sizes() -> list[int]:
+        engine = Scripted()
+        scheduler = scheduler_of(run_of(group_size=3, min_attempts=0), Twice(), engine)
+        await scheduler.play_all([(0, "d", 0)])
+        scheduler.scorer.close()
+        return [len(wave) for wave in engine.waves]
+
+    assert asyncio.run(sizes()) == [6]
+
+
+class Broken(Scripted):
+    async def generate_wave(self, requests):
+        raise ValueError("no memory left")
+
+
+def test_an_engine_that_raises_under_lockstep_ends_the_play():
+    async def play() -> None:
+        scheduler = scheduler_of(run_of(), Wandering(0.0), Broken())
+        try:
+            await scheduler.play_all([(0, "d", 0)])
+        finally:
+            scheduler.scorer.close()
+
+    with pytest.raises(EngineFailed, match="Broken: ValueError: no memory left"):
+        asyncio.run(play())
+
+
+def test_an_engine_that_raises_on_arrival_is_a_fault_of_the_attempt():
+    async def play():
+        scheduler = scheduler_of(run_of(order="arrival"), Wandering(0.0), Broken())
+        (one,) = await scheduler.play_all([(0, "d", 0)])
+        scheduler.scorer.close()
+        return one, scheduler.counters
+
+    one, counters = asyncio.run(play())
+    assert all(isinstance(a.score, Fault) and "no memory left" in a.score.reason for a in one.group.attempts)
+    assert one.reason is not None and "0 of 4" in one.reason
+    assert counters.retries == 4
+
+
+def test_arrivals_are_batched_while_the_engine_is_busy_and_nobody_is_waited_for():
+    class Slow(Scripted):
+        async def generate_wave(self, requests):
+            await asyncio.sleep(0.01)
+            return await super().generate_wave(requests)
+
+    class Staggered(Workflow):
+        async def run(self, task, chat):
+            await asyncio.sleep(0.5 if chat.key.attempt == 7 else 0.001 * chat.key.attempt)
+            await chat(task.messages)
+            return Result(reward=1.0)
+
+    async def sizes() -> list[int]:
+        engine = Slow()
+        run = run_of(group_size=8, order="arrival", wave=4)
+        scheduler = scheduler_of(run, Staggered(), engine)
+        (one,) = await scheduler.play_all([(0, "d", 0)])
+        assert one.reason is None
+        scheduler.scorer.close()
+        return [len(wave) for wave in engine.waves]
+
+    found = asyncio.run(sizes())
+    assert sum(found) == 8 and max(found) <= 4
+    assert len(found) < 8  # batched …
+    assert found[-1] == 1  # … and the late one played alone
+
+
+def test_an_engine_without_waves_gets_each_request_at_once():
+    async def play() -> tuple[int, str | None]:
+        engine = Scripted()
+        scheduler = scheduler_of(run_of(order="arrival", min_attempts=0), Wandering(0.0), engine, waves=False)
+        (one,) = await scheduler.play_all([(0, "d", 0)], max_attempt_tokens=64)
+        scheduler.scorer.close()
+        return len(engine.waves), one.reason
+
+    assert asyncio.run(play()) == (0, None)
