@@ -18,4 +18,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from trinity_core.run.audit import audit
 
-    return int(audit(run_folder(words[0])))
+    report = audit(run_folder(words[0]))
+    print(report.text())
+    return 0 if report.clean else 1

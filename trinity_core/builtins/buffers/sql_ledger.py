@@ -18,13 +18,12 @@ from trinity_core.types import Entry, Group, Lease
 
 G, P, D, U, E = tables.groups.c, tables.places.c, tables.payloads.c, tables.uses.c, tables.events.c
 _CHUNK = 500
-"""Ids in one statement: SQLite takes 32,766 values, older ones 999."""
+"""Ids in one statement: old versions of SQLite take 999 values."""
 _PAGE = 1000
 _ORDER = (G.draw, G.sequence)
-_ENTRY = (
+_ENTRIES = (
     sa.select(G.id, G.draw, G.version, G.uses, G.reward, G.source, G.sequence).where(G.run == _RUN).order_by(*_ORDER)
 )
-_ENTRIES = _ENTRY
 _STATUS = sa.select(G.status, G.uses, G.lease, G.until).where(G.run == _RUN, G.id == bindparam("i"))
 _DRAW = sa.select(P.draw).where(P.run == _RUN, P.place == bindparam("p"))
 _PUT, _PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
@@ -140,6 +139,7 @@ class SqlLedger(SqlGate):
             **_FREE,
         }
         if again:
+            write(sa.delete(tables.uses).where(U.run == self._store.run, U.id == group.id))
             write(_AGAIN.values(values), {**self._run, "i": group.id})
             write(_AGAIN_DATA.values(data=data), {**self._run, "i": group.id})
         else:
@@ -239,6 +239,15 @@ class SqlLedger(SqlGate):
     def entries(self) -> list[Entry]:
         with self._store.read() as connection:
             return [Entry(*row) for row in connection.execute(_ENTRIES, self._run)]
+
+    def groups(self, *, before_draw: int | None = None) -> Iterator[Group]:
+        """Every group that was not voided, in order of draw; with ``before_draw`` only those of earlier draws."""
+        query = sa.select(G.id).where(G.run == _RUN, G.status != "voided").order_by(*_ORDER)
+        with self._store.read() as connection:
+            chosen = query if before_draw is None else query.where(G.draw < before_draw)
+            ids = [row.id for row in connection.execute(chosen, self._run)]
+        for part in _chunks(ids):
+            yield from self.read(part)
 
     # inside
     def _known(self, write: Write, group_ids: Sequence[str]) -> list[Row[Any]]:
