@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-"""Full data sets beside the checkout, where there are any."""
+PLACES = [parent / "shared" / "data" for parent in Path(__file__).resolve().parents]
 
 
 @pytest.fixture
 def data() -> Path:
-    if not DATA.is_dir():
-        pytest.skip(f"{DATA} is not there: the full data sets are not part of the repository")
-    return DATA
+    """The folder of full data sets beside the checkout."""
+    found = next((place for place in PLACES if place.is_dir()), None)
+    if found is None:
+        pytest.skip("no folder shared/data beside the checkout: the full data sets are not part of the repository")
+    return found

@@ -1,0 +1,69 @@
+"""The words of the console: numbers a person reads at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("reward", ("reward/mean",), "{:.3f}"),
+    ("±", ("reward/std",), "{:.3f}"),
+    ("length", ("response/length",), "{:.0f}"),
+    ("kl", ("kl/ref", "kl/old", "kl/sampler"), "{:.4f}"),
+    ("grad", ("grad_norm",), "{:.3g}"),
+    ("lr", ("lr",), "{:.2g}"),
+    ("stale", ("staleness/max",), "{:.0f}"),
+)
+"""Word, the metrics it may stand for (the first that was logged), how it is written."""
+
+
+def step_line(step: int, metrics: Mapping[str, float]) -> str:
+    """One step in one line: what it learned from, how far it moved, how long it took."""
+    words = [f"step {step:>4}"]
+    for word, names, form in COLUMNS:
+        found = next((name for name in names if name in metrics), None)
+        # zero staleness is the normal case and says nothing
+        if found is not None and not (word == "stale" and metrics[found] == 0):
+            named = word if found == names[0] else f"{word}({found.rpartition('/')[2]})"
+            words.append(f"{named} {form.format(metrics[found])}")
+    seconds = metrics.get("time/step_s")
+    if seconds is not None:
+        words.append(f"{seconds:.1f} s")
+        if seconds > 0 and "tokens/trained" in metrics:
+            words.append(f"{metrics['tokens/trained'] / seconds:,.0f} tok/s")
+    return "  ".join(words)
+
+
+def progress_line(state: Mapping[str, Any], *, seconds: float, reward: float | None, left: float | None) -> str:
+    """Where the run is now."""
+    words = [clock(seconds), str(state.get("phase", ""))]
+    if state.get("steps"):
+        words.append(f"step {min(int(state.get('step', 0)) + 1, int(state['steps']))}/{state['steps']}")
+    for key, word in (("groups", "groups"), ("attempts", "samples"), ("tokens", "tokens")):
+        if key in state:
+            words.append(f"{state[key]:,} {word}")
+    words.append(f"{state.get('tokens_per_s', 0.0):,.0f} tok/s")
+    if reward is not None:
+        words.append(f"reward {reward:.3f}")
+    if left is not None:
+        words.append(f"{clock(left)} left")
+    return "  ".join(word for word in words if word)
+
+
+def clock(seconds: float) -> str:
+    """``7s``, ``3m07s``, ``2h05m``."""
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def number(value: Any) -> str:
+    """Thousands separated; floats in six digits; everything else as it prints."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
