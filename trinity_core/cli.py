@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("trinity_core.commands.export", "write a run's policy as a plain model folder"),
     "version": ("trinity_core.commands.version", "print the version"),
 }
+COMPLETION = "trinity_core.commands.completion"
 """Word -> module with a ``main(argv) -> exit code``, and what it does."""
 
 FOOTER = """
@@ -43,16 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if word == "--version":
         word = "version"
-    if word in ("--completion", "_complete"):
-        from trinity_core.commands import completion
-
-        return completion.main([word, *rest])
-
     from trinity_core.errors import TrinityError
 
     try:
+        if word in ("--completion", "_complete"):
+            code: int = importlib.import_module(COMPLETION).main([word, *rest])
+            return code
         if word in COMMANDS:
-            code: int = importlib.import_module(COMMANDS[word][0]).main(rest)
+            code = importlib.import_module(COMMANDS[word][0]).main(rest)
             return code
         return _plugin_command(word, rest)
     except TrinityError as error:

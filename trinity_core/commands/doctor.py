@@ -111,7 +111,7 @@ def torch() -> Iterator[Line]:
     except ImportError:
         yield "note", 'not installed; backend=local and engine=hf need it: pip install "trinity-core[local]"'
         return
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a broken installation may raise anything; it is what is looked for
         yield "wrong", f"importing torch failed: {type(error).__name__}: {error}"
         return
     yield "ok", f"torch {library.__version__}, {library.get_num_threads()} threads (threads=N in a run)"
