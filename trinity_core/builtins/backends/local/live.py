@@ -158,6 +158,7 @@ class LiveLocal(LiveBackend):
             model = dataclasses.replace(self.model_config, lora=None)
             self._reference = CausalLM.load(self.policy.folder, model, device=self.config.device)
             self._reference.module.requires_grad_(False)
+            self._reference.narrow()
         return _given(self._reference)
 
     # delivery and state

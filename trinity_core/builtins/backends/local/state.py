@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from trinity_core.algo.digest import digest_tensors
-from trinity_core.builtins.models.causal import quiet
+from trinity_core.builtins.models.causal import CausalLM, quiet
 from trinity_core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -66,12 +66,19 @@ def export(live: LiveLocal, folder: Path) -> None:
     """A plain Hugging Face folder: config, weights in the master dtype with adapters merged, tokenizer, chat template,
     generation config. ``transformers`` loads it without this package."""
     folder.mkdir(parents=True, exist_ok=True)
-    module = live.policy.module
-    if live.policy.peft is not None:
-        module = copy.deepcopy(live.policy.peft).merge_and_unload()
+    module = live.policy.module if live.policy.peft is None else merged(live)
     with quiet():
         module.save_pretrained(folder)
         live.tokenizer.hf.save_pretrained(folder)
+
+
+def merged(live: LiveLocal) -> Any:
+    """A plain model: the base as it lies in its folder, each adapter's product added in the master dtype."""
+    plain = CausalLM.load(live.policy.folder, dataclasses.replace(live.model_config, lora=None), device="cpu")
+    with torch.no_grad():
+        for name, delta in live.policy.deltas().items():
+            plain.module.get_parameter(name).add_(delta.cpu())
+    return plain.module
 
 
 def write(file: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,196 @@
+"""The live side of ``hf``: weights, versions, and one thread that computes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trinity_core.algo.digest import digest_tensors
+from trinity_core.builtins.engines.hf import HF
+from trinity_core.builtins.engines.hf_wave import Wave
+from trinity_core.builtins.models.causal import CausalLM
+from trinity_core.builtins.models.head import CHUNK
+from trinity_core.builtins.models.resolve import resolve_model
+from trinity_core.config.schema import Model
+from trinity_core.errors import DataError, DeliveryError
+from trinity_core.protocols import LiveEngine, RunContext
+from trinity_core.rollout.tokenizer import HFTokenizer
+from trinity_core.types import Completion, Key, Receipt, Request, Scores, Weights
+
+
+class LiveHF(LiveEngine):
+    """Waves and loads queue up for one thread, so a load waits for the wave before it and no wave mixes weights
+    (unless ``in_flight="continue"`` asks for that: then the load happens between two tokens).
+
+    Nothing is loaded before it is needed: the first delivery brings the weights; where a wave comes first (an auxiliary
+    model) the folder's own are used and called version 0.
+    """
+
+    def __init__(self, config: HF, folder: Path, model: Model, *, threads: int | None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.config, self.model_config, self.folder = config, model, folder
+        self.tokenizer = HFTokenizer(folder, model.chat_template)
+        self.version = -1
+        self._model: CausalLM | None = None
+        self._own: CausalLM | None = None
+        self._waves: list[Wave] = []
+        self._between: list[Callable[[], None]] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hf")
+
+    @classmethod
+    def open(cls, config: HF, run: RunContext) -> LiveHF:
+        policy = run.config.model
+        other = config.path is not None
+        model = Model(config.path or policy.path, policy.dtype, None, None if other else policy.chat_template)
+        return cls(config, resolve_model(model.path), model, threads=run.config.threads)
+
+    # playing
+
+    async def generate(self, request: Request) -> Completion:
+        return (await self.generate_wave([request]))[0]
+
+    async def generate_wave(self, requests: Sequence[Request]) -> list[Completion]:
+        """One batch; answers in the order of ``requests``. Raises :class:`DataError` for a request that asks for nothing."""
+        for request in requests:
+            if request.sampling.max_tokens < 1 or len(request.tokens_T) < 1:
+                raise DataError(
+                    f"{request.key}: {len(request.tokens_T)} prompt tokens, max_tokens {request.sampling.max_tokens}; both are at least 1"
+                )
+        wave = Wave(requests, self.tokenizer, self._context())
+        self._waves.append(wave)
+        try:
+            await self._run(wave.play, self._weights_for_next_step)
+        except asyncio.CancelledError:
+            wave.abort()
+            raise
+        finally:
+            self._waves.remove(wave)
+        return [reply.completion() for reply in wave.replies]
+
+    async def score(self, tokens_T: NDArray[np.int32], *, topk: int = 0) -> Scores:
+        return await self._run(self._score, np.asarray(tokens_T, np.int64), topk)  # type: ignore[no-any-return]
+
+    async def abort(self, keys: Sequence[Key]) -> None:
+        for wave in self._waves:
+            wave.abort(frozenset(keys))
+
+    # weights
+
+    async def load(self, weights: Weights, *, in_flight: Literal["finish", "abort", "continue"] = "finish") -> Receipt:
+        if weights.kind not in self.config.accepts:
+            raise DeliveryError(
+                f"engine hf cannot load weights of kind {weights.kind!r}. It takes {', '.join(sorted(self.config.accepts))}"
+            )
+        if in_flight == "abort":
+            for wave in self._waves:
+                wave.abort()
+        if in_flight == "continue":
+            done: Future[Receipt] = Future()
+            self._between.append(partial(_settle, done, self._receive, weights))
+            await self._run(self._drain)  # where no wave runs, now; else a wave does it before its next token
+            return await asyncio.wrap_future(done)
+        return await self._run(self._receive, weights)  # type: ignore[no-any-return]
+
+    def _receive(self, weights: Weights) -> Receipt:
+        if weights.kind == "module":
+            if not isinstance(weights.payload, CausalLM):
+                raise DeliveryError(
+                    f"engine hf shares the module of backend local, got {type(weights.payload).__name__}. Use backend=local"
+                )
+            self._model, self._own, self.version = weights.payload, None, weights.version
+            return Receipt(weights.version, "hf", "same_object")
+        tensors = weights.payload if weights.kind == "tensors" else _read(Path(weights.payload))
+        if self._own is None:
+            self._own = self._load_folder()
+        self._own.assign(tensors, f"version {weights.version}")
+        self._model, self.version = self._own, weights.version
+        digest = None if weights.digest is None else digest_tensors(self._own.module.named_parameters())
+        return Receipt(weights.version, "hf", "digest", digest)
+
+    def _load_folder(self) -> CausalLM:
+        return CausalLM.load(self.folder, self.model_config, device=self.config.device)
+
+    def _weights_for_next_step(self) -> tuple[CausalLM, int]:
+        self._drain()
+        if self._model is None:
+            self._model = self._own = self._load_folder()
+            self._own.narrow()
+            self.version = 0
+        return self._model, self.version
+
+    def _drain(self) -> None:
+        """Loads that asked to happen between two tokens."""
+        while self._between:
+            self._between.pop(0)()
+
+    # scoring
+
+    @torch.no_grad()
+    def _score(self, tokens_T: NDArray[np.int64], topk: int) -> Scores:
+        lm, _ = self._weights_for_next_step()
+        ids_T = torch.from_numpy(tokens_T).to(lm.device)
+        logp_T = np.full(len(tokens_T), np.nan, np.float64 if lm.compute == torch.float64 else np.float32)
+        ids_TK = np.zeros((len(tokens_T), topk), np.int32)
+        top_TK = np.full((len(tokens_T), topk), np.nan, logp_T.dtype)
+        with lm.recipe():
+            hidden_TH = lm.hidden(ids_T[None], torch.arange(len(ids_T), device=lm.device)[None], None)[0]
+            for start in range(0, len(tokens_T) - 1, CHUNK):
+                stop = min(start + CHUNK, len(tokens_T) - 1)
+                logits_CV = lm.logits(hidden_TH[start:stop])
+                total_C = torch.logsumexp(logits_CV, -1)
+                here = slice(start + 1, stop + 1)
+                logp_T[here] = (logits_CV.gather(1, ids_T[here, None])[:, 0] - total_C).cpu().numpy()
+                if topk:
+                    values, ids = logits_CV.topk(topk, dim=-1)
+                    ids_TK[here], top_TK[here] = ids.cpu().numpy(), (values - total_C[:, None]).cpu().numpy()
+        return Scores(logp_T, ids_TK, top_TK) if topk else Scores(logp_T)  # type: ignore[arg-type]
+
+    # the thread
+
+    async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    def _context(self) -> int | None:
+        from transformers import AutoConfig
+
+        if not hasattr(self, "_positions"):
+            self._positions = getattr(AutoConfig.from_pretrained(self.folder), "max_position_embeddings", None)
+        return self._positions
+
+    def close(self) -> None:
+        for wave in self._waves:
+            wave.abort()
+        self._thread.shutdown(wait=True)
+        self._model = self._own = None
+
+
+def _settle(done: Future[Receipt], function: Callable[[Weights], Receipt], weights: Weights) -> None:
+    """Run a load on the engine's thread for somebody who waits elsewhere."""
+    try:
+        done.set_result(function(weights))
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        done.set_exception(error)
+
+
+def _read(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    try:
+        if not files:
+            raise FileNotFoundError("no *.safetensors in it")
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    except (OSError, SafetensorError) as error:
+        raise DeliveryError(
+            f"{folder}: published weights cannot be read ({error}). The trainer may have moved on; poll again"
+        ) from error
