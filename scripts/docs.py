@@ -91,7 +91,7 @@ def components() -> str:
         names = sorted(name for name, found in catalog(kind.name).items() if found.plugin == BUILTINS)
         if not names:
             continue
-        lines += [f"## {kind.name}", "", f"A {kind.name} {kind.says}.", ""]
+        lines += [f"## {kind.name}", "", f"A{'n' * (kind.name[0] in 'aeiou')} {kind.name} {kind.says}.", ""]
         for name in names:
             lines += _component(kind.name, name)
     return "\n".join(lines).rstrip() + "\n"
