@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import Scripted
 
 from trinity_core.errors import DataError
 from trinity_core.rollout.chat import AttemptEnded, Chat, TooManyCalls
 from trinity_core.rollout.renderer import Renderer
+from trinity_core.testing.scripted import Scripted
 from trinity_core.types import Key, Sampling
 
 ASK = [{"role": "user", "content": "hi"}]

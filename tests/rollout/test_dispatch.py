@@ -7,11 +7,11 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from scripted import Scripted, run_of, scheduler_of
 
 from trinity_core.protocols import Workflow
 from trinity_core.rollout.chat import Chat
 from trinity_core.rollout.dispatch import EngineFailed
+from trinity_core.testing.scripted import Scripted, run_of, scheduler_of
 from trinity_core.types import Fault, Key, Request, Result, Task
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from scripted import Scripted, run_of, scheduler_of
 
 from trinity_core.errors import DataError, RunError
 from trinity_core.protocols import Environment, Workflow
 from trinity_core.rollout.seeds import group_id, task_id
 from trinity_core.testing.fakes import Digits
+from trinity_core.testing.scripted import Scripted, run_of, scheduler_of
 from trinity_core.types import Fault, Invalid, Ok, Result, Step
 
 
@@ -209,9 +209,8 @@ def test_an_attempt_whose_tokens_are_spent_is_scored_as_it_stands():
         while True:
             await chat(task.messages)
 
-    from scripted import parts
-
     from trinity_core.builtins.rewards.exact import Exact
+    from trinity_core.testing.scripted import parts
 
     played, _, _ = playing(endless, engine=Scripted(lambda r: "0"), rewards=parts(exact=Exact()), total=6)
     for attempt in played[0].group.attempts:
