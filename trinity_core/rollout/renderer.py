@@ -9,11 +9,10 @@ from trinity_core.errors import ModelError
 from trinity_core.protocols import Tokenizer
 from trinity_core.types import Message
 
-_PROBE: tuple[Message, ...] = (
-    {"role": "user", "content": "What is 2 + 3?"},
-    {"role": "assistant", "content": "5"},
-    {"role": "user", "content": "And twice that?"},
-)
+_QUESTION: Message = {"role": "user", "content": "What is 2 + 3?"}
+_GO_ON: Message = {"role": "user", "content": "And twice that?"}
+_PROBES = ("5", "<think>\n2 and 3\n</think>\n\n5")
+"""Replies of the start-up check: many templates keep plain words and drop the thoughts of earlier turns."""
 
 
 class Renderer:
@@ -61,14 +60,14 @@ class Renderer:
         Where it does not (a template that drops earlier reasoning, say), every turn begins a new experience. That is
         correct and slower; the run's plan says so.
         """
-        question, reply, _ = _PROBE
-        shorter = self.render([question])
-        eos = next(iter(sorted(self.tokenizer.eos_ids)), None)
-        words = self.tokenizer.encode(str(reply["content"]))
-        prompts = self.extend(
-            [question], shorter, [*shorter, *words, *([] if eos is None else [eos])], reply, list(_PROBE)
-        )
-        return prompts is not None
+        shorter = self.render([_QUESTION])
+        end = sorted(self.tokenizer.eos_ids)[:1]
+        for words in _PROBES:
+            reply: Message = {"role": "assistant", "content": words}
+            played = [*shorter, *self.tokenizer.encode(words), *end]
+            if self.extend([_QUESTION], shorter, played, reply, [_QUESTION, reply, _GO_ON]) is None:
+                return False
+        return True
 
     def extend(
         self,
