@@ -59,23 +59,35 @@ def _two_pass(
         return 0.0, Stats()
     with torch.no_grad():
         parts = [dict(forward(rows)) for rows in cuts]
-    leaves = {name: torch.cat([part[name] for part in parts]).detach().clone() for name in parts[0]}
+    sizes = [len(next(iter(part.values()))) for part in parts]
+    outputs = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    del parts
+    weights, loss, stats = linearize(objective, batch.select(np.concatenate(cuts)), outputs, scale=scale)
+    for rows, start, size in zip(cuts, np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist(), sizes):
+        send(forward(rows), {name: weight[start : start + size] for name, weight in weights.items()})
+    return loss, stats
+
+
+def linearize(
+    objective: Objective, batch: TrainBatch, outputs: Mapping[str, Tensor], *, scale: float = 1.0
+) -> tuple[dict[str, Tensor], float, Stats]:
+    """The first of the two passes: ``d (scale × loss) / d output`` of every differentiable output over ``batch``.
+
+    A backend with several ranks gathers all outputs of the update first, and each rank sends back what it forwarded.
+    """
+    leaves = {name: output.detach().clone() for name, output in outputs.items()}
     leaves = {name: leaf.requires_grad_() if leaf.is_floating_point() else leaf for name, leaf in leaves.items()}
-    share, stats = objective(batch.select(np.concatenate(cuts)), leaves)
+    share, stats = objective(batch, leaves)
     names = [name for name, leaf in leaves.items() if leaf.requires_grad]
     found: Sequence[Tensor | None] = [None] * len(names)
     if share.requires_grad:
         found = torch.autograd.grad(share * scale, [leaves[name] for name in names], allow_unused=True)
     weights = {name: weight for name, weight in zip(names, found) if weight is not None}
-    sizes = [len(part["logp"]) for part in parts]
-    del parts, leaves
-    for rows, start, size in zip(cuts, np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist(), sizes):
-        outputs = forward(rows)
-        sent = [
-            (outputs[name], weight[start : start + size])
-            for name, weight in weights.items()
-            if outputs[name].requires_grad
-        ]
-        if sent:
-            torch.autograd.backward([output for output, _ in sent], [weight for _, weight in sent])
-    return float(share.detach()), stats
+    return weights, float(share.detach()), stats
+
+
+def send(outputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """The second pass, for one micro-batch: backward of the sum of output × weight. Frees the graph of ``outputs``."""
+    sent = [(outputs[name], weight) for name, weight in weights.items() if outputs[name].requires_grad]
+    if sent:
+        torch.autograd.backward([output for output, _ in sent], [weight for _, weight in sent])
