@@ -21,7 +21,9 @@ MODULES = (
     "trinity_core.protocols",
     "trinity_core.types",
     "trinity_core.errors",
+    "trinity_core.algo",
     "trinity_core.algo.batch",
+    "trinity_core.algo.loss_batch",
     "trinity_core.config.schema",
 )
 PROVISIONAL = {name for kind in KINDS.values() if kind.provisional for name in (kind.protocol, kind.hook)}

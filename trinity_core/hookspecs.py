@@ -17,7 +17,7 @@ def trinity_conf() -> str:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
-def trinity_install_hint(kind: str, name: str) -> str | None:  # type: ignore[empty-body]
+def trinity_install_hint(kind: str, name: str) -> str | None:
     """When a component is missing: the distribution that would provide ``kind/name``; the first answer wins."""
 
 

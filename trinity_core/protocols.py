@@ -35,8 +35,7 @@ from trinity_core.types import (
 )
 
 if TYPE_CHECKING:
-    from trinity_core.algo.batch import AdvantageBatch, Credit, LossBatch, LossOutput, TrainBatch
-    from trinity_core.algo.objective import Objective
+    from trinity_core.algo import AdvantageBatch, Credit, LossBatch, LossOutput, Objective, TrainBatch
     from trinity_core.config.schema import RunConfig
     from trinity_core.rollout.chat import Chat
     from trinity_core.rollout.renderer import Renderer
@@ -127,6 +126,11 @@ class Selector(Component):
 
 class Workflow(Component):
     """Plays one task once with the policy; the kernel repeats it."""
+
+    needs_reward: ClassVar[bool] = False
+    """It gives no reward of its own: a run without a configured one is refused at check."""
+    needs_environment: ClassVar[bool] = False
+    """It plays a world: a run without an environment is refused at check."""
 
     async def run(self, task: Task, chat: Chat) -> Result:
         raise NotImplementedError

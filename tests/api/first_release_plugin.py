@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trinity_core import hookimpl
-from trinity_core.algo.batch import AdvantageBatch, Credit, LossBatch, LossOutput, TrainBatch
+from trinity_core.algo import AdvantageBatch, Credit, LossBatch, LossOutput, TrainBatch
 from trinity_core.protocols import (
     Advantage,
     Backend,

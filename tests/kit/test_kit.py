@@ -99,10 +99,13 @@ def test_every_kind_has_a_contract_with_rules():
     assert not [kind for kind in CONFIG_KINDS if not getattr(contract(kind), "RULES", None)]
 
 
-def test_every_rule_has_a_sentence_for_a_name():
+def test_every_rule_reads_as_what_a_component_does():
     for kind in CONFIG_KINDS:
         for words, rule in contract(kind).RULES.items():
-            assert " " in words and callable(rule), f"{kind}: {words!r}"
+            assert callable(rule)
+            assert words[0].islower() and "_" not in words.replace("top_", "").replace("__call__", ""), (
+                f"{kind}: {words!r}"
+            )
 
 
 # --- rules of every component -----------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class TrainBatch:
         place_B[rows] = np.arange(len(rows))
         pairs_P2 = place_B[self.pairs_P2].reshape(-1, 2)
         whole_P = (pairs_P2 >= 0).all(axis=1)
-        take = {"token": take_T, "action": take_N, "sequence": rows, "call": slice(None)}
+        take: dict[str, Any] = {"token": take_T, "action": take_N, "sequence": rows, "call": slice(None)}
 
         def cut_N(array: NDArray[Any] | None) -> Any:
             return None if array is None else array[take_N]
@@ -194,7 +194,8 @@ class AdvantageBatch:
     @property
     def baseline_A(self) -> NDArray[np.bool_]:
         """Attempts that enter baselines: role *sample*, an ``Ok`` score, at least one action token."""
-        return (self.role_A == "sample") & np.isfinite(self.reward_A) & (self.num_actions_A > 0)
+        inside_A: NDArray[np.bool_] = (self.role_A == "sample") & np.isfinite(self.reward_A) & (self.num_actions_A > 0)
+        return inside_A
 
     @classmethod
     def of(cls, rewards: Sequence[float] | Sequence[Sequence[float]], **arrays: Any) -> AdvantageBatch:

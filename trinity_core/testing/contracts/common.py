@@ -8,7 +8,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def option_equals_the_defaults(subject: Subject, tmp: Path) -> None:
     file = f"conf/{subject.kind}/{subject.name}.yaml"
     option = {
         key: value
-        for key, value in OmegaConf.to_container(node, resolve=False).items()
+        for key, value in cast(dict[str, Any], OmegaConf.to_container(node, resolve=False)).items()
         if key not in KINDS[subject.kind].slot_keys
     }
     require(option.pop("name", None) == subject.name, f"{file} must say 'name: {subject.name}'")
