@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import RunContext, Workflow
@@ -17,6 +18,10 @@ class MultiTurn(Workflow):
     Each step's reward goes to the call that earned it, each state to the call taken in it. The workflow's own reward is
     the sum of the world's (none, if the world gives none).
     """
+
+    needs_environment: ClassVar[bool] = True
+    beside: ClassVar[tuple[str, ...]] = ("environment=guess",)
+    """What a run that selects it needs beside it, for the conformance kit."""
 
     max_turns: int = 8
     """Actions after which the attempt ends, done or not."""
