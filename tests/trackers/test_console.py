@@ -72,7 +72,7 @@ def printed(stream: io.StringIO | None = None, **kwargs: Any) -> str:
 
 
 def test_a_pipe_shows_the_whole_run_line_by_line():
-    assert [line.rstrip() for line in printed().splitlines()] == [
+    assert printed().splitlines() == [
         "run abc starts",
         "model   path        [odd] name",
         "        parameters  134,515,008",

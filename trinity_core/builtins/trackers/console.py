@@ -138,20 +138,23 @@ class LiveConsole(Tracker):
         self._rich.file.flush()
 
     def _table(self, sections: Mapping[str, Any]) -> None:
-        from rich.table import Table
+        from rich.cells import cell_len
+        from rich.text import Text
 
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for style in ("bold", "cyan", ""):
-            table.add_column(style=style, no_wrap=style != "", overflow="fold")
-        for section, rows in sections.items():
+        rows: list[tuple[str, str, str]] = []
+        for section, content in sections.items():
             # A section is a list of (label, value); whatever else a plan holds is shown as it is.
-            listed = isinstance(rows, Sequence) and not isinstance(rows, str)
-            for index, (label, value) in enumerate(rows if listed else [("", rows)]):
-                cells = (section if index == 0 else "", str(label), number(value))
-                table.add_row(*(self._text(cell) for cell in cells))
-        if table.row_count:
-            self._rich.print(table)
-            self._rich.file.flush()
+            listed = isinstance(content, Sequence) and not isinstance(content, str)
+            for index, (label, value) in enumerate(content if listed else [("", content)]):
+                rows.append((section if index == 0 else "", str(label), number(value)))
+        widths = [max((cell_len(row[column]) for row in rows), default=0) + 2 for column in (0, 1)]
+        for section, label, value in rows:
+            line = Text()
+            line.append(section + " " * (widths[0] - cell_len(section)), "bold")
+            line.append(label + " " * (widths[1] - cell_len(label)), "cyan")
+            line.append(value)
+            self._rich.print(line, soft_wrap=True)
+        self._rich.file.flush()
 
     def _text(self, text: str, style: str = "") -> Any:
         from rich.text import Text

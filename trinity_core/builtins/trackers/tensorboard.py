@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ class TensorBoard(Tracker):
 
     def open(self, run: RunContext) -> LiveTensorBoard:
         try:
-            from tensorboard.compat.proto import event_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            proto = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            writer = importlib.import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter
         except ImportError as error:
             raise PluginLoadError(
                 f"tracker tensorboard needs the tensorboard library ({error}). pip install 'trinity-core[tensorboard]'"
             ) from error
-        return LiveTensorBoard(run, str(run.dir / self.folder), EventFileWriter, event_pb2)
+        return LiveTensorBoard(run, str(run.dir / self.folder), writer, proto)
 
 
 class LiveTensorBoard(Tracker):

@@ -37,6 +37,7 @@ class Wandb(Tracker):
     group: str | None = None
     """Group of runs, such as the seeds of one experiment."""
     tags: tuple[str, ...] = ()
+    """Words to find the run by."""
 
     def open(self, run: RunContext) -> LiveWandb:
         try:
@@ -118,7 +119,9 @@ def mode() -> str:
         return said
     if has_account():
         return "online"
-    log.warning("wandb: no account is set up, so the run stays offline in its folder. `wandb sync FOLDER` sends it later")
+    log.warning(
+        "wandb: no account is set up, so the run stays offline in its folder. `wandb sync FOLDER` sends it later"
+    )
     return "offline"
 
 

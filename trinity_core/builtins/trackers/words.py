@@ -9,7 +9,7 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("reward", ("reward/mean",), "{:.3f}"),
     ("±", ("reward/std",), "{:.3f}"),
     ("length", ("response/length",), "{:.0f}"),
-    ("kl", ("kl/ref", "kl/old", "kl/sampler"), "{:.4f}"),
+    ("kl", ("kl/ref", "kl/sampler", "kl/old"), "{:.4f}"),
     ("grad", ("grad_norm",), "{:.3g}"),
     ("lr", ("lr",), "{:.2g}"),
     ("stale", ("staleness/max",), "{:.0f}"),

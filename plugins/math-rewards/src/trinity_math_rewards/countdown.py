@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trinity_core.protocols import Reward
-from trinity_core.types import Attempt, Invalid, Ok, Score
+from trinity_core.types import Attempt, Invalid, Ok, Score, Task
 from trinity_math_rewards.answers import TAIL, marked_answer
 
 LONGEST = 200
@@ -55,6 +55,16 @@ class CountdownReward(Reward):
 
     tag: str = "answer"
     """Tag that marks an answer beside the box; empty: boxes only."""
+
+    @classmethod
+    def example_attempts(cls) -> list[Attempt]:
+        """A right, a wrong and an unreadable answer, for the conformance kit."""
+        task = Task("example", (), "20", {"nums": [2, 3, 4], "target": 20})
+        texts = ("<answer>(2 + 3) * 4</answer>", "<answer>2 + 3 + 4</answer>", "twenty")
+        return [
+            Attempt(text=text, task=task, messages=[{"role": "assistant", "content": text}], index=n)
+            for n, text in enumerate(texts)
+        ]
 
     def __call__(self, attempt: Attempt) -> Score:
         data = attempt.task.data if attempt.task else {}

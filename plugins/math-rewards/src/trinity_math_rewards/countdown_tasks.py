@@ -32,6 +32,7 @@ class Countdown(Taskset):
     path: str | None = None
     """A ``.jsonl`` file, or a folder with ``train.jsonl`` and ``test.jsonl``; null: generate."""
     split: Literal["train", "test"] = "train"
+    """Nine in ten of all problems may be in train, the others in test."""
     size: int = 1000
     """Problems to generate."""
     seed: int = 0
@@ -43,6 +44,7 @@ class Countdown(Taskset):
     largest: int = 50
     """Largest given number."""
     largest_target: int = 100
+    """Largest number to make; the smallest is 1."""
     limit: int | None = None
     """First rows only; null: all."""
     prompt: str = PROMPT

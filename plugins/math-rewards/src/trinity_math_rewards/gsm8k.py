@@ -29,10 +29,16 @@ class Gsm8k(Taskset):
     """``hub`` (openai/gsm8k, needs the ``datasets`` library), ``sample`` (24 problems shipped with this package), a
     ``.jsonl`` file, or a folder with ``train.jsonl`` and ``test.jsonl``."""
     split: Literal["train", "test"] = "train"
+    """Which rows: of the hub, of the sample, or of a folder."""
     system: str | None = SYSTEM
     """System message; null: none."""
     limit: int | None = None
     """First rows only; null: all."""
+
+    @classmethod
+    def example(cls, tmp: Path) -> Gsm8k:
+        """One that needs no network, for the conformance kit."""
+        return cls(path="sample")
 
     def open(self, run: RunContext | None = None) -> Rows:
         rows = (
