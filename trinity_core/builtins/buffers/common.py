@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from trinity_core.errors import Fenced, LeaseLost, LedgerError
+from trinity_core import codec
+from trinity_core.errors import DataError, Fenced, LeaseLost, LedgerError
 from trinity_core.protocols import Position
 from trinity_core.types import Group, Lease
 
@@ -25,6 +26,14 @@ def reward_of(group: Group) -> float | None:
 def step_of(group: Group) -> int:
     """The ``step`` of a *put* event: the oldest version in the group, -1 if nothing was sampled."""
     return -1 if group.version is None else group.version
+
+
+def restore(group_id: str, data: bytes) -> Group:
+    """The stored group; what cannot be read names it."""
+    try:
+        return codec.unpack(data)
+    except DataError as error:
+        raise DataError(f"group {group_id}: {error}") from error
 
 
 def clean(text: str) -> str:

@@ -102,6 +102,7 @@ class MemoryLedger(Ledger):
             if row is not None and row.status != "voided":
                 if self._leased(row):
                     raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])
+                self._free(row, "its lease ended")
                 row.status = "voided"
             s.places.pop(place or "", None)
             self._event(group_id, event, s.committed + 1, reason)
@@ -166,8 +167,8 @@ class MemoryLedger(Ledger):
     def read(self, group_ids: Sequence[str]) -> list[Group]:
         with self._state.lock:
             self._known(group_ids)
-            stored = [self._state.rows[i].data for i in group_ids]
-        return [codec.unpack(data) for data in stored]
+            stored = [(i, self._state.rows[i].data) for i in group_ids]
+        return [common.restore(i, data) for i, data in stored]
 
     def events(self, after: int = 0) -> Iterator[Event]:
         with self._state.lock:

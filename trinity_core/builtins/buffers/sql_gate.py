@@ -14,7 +14,11 @@ from trinity_core.protocols import Ledger, Opening, Position
 P, B = tables.places.c, tables.begun.c
 _RUN = bindparam("r")
 _ALIVE = sa.select(sa.func.count()).select_from(tables.places).where(P.run == _RUN, P.until > bindparam("now"))
-_LAPSED = sa.select(P.place, P.draw, P.owner).where(P.run == _RUN, P.until <= bindparam("now")).order_by(P.draw)
+_LAPSED = (
+    sa.select(P.place, P.draw, P.owner)
+    .where(P.run == _RUN, P.until <= bindparam("now"), P.owner != bindparam("o"))
+    .order_by(P.draw)
+)
 _END_PLACE = sa.delete(tables.places).where(P.run == _RUN, P.place == bindparam("p"))
 _RENEW = sa.update(tables.places).where(P.run == _RUN, P.owner == bindparam("o")).values(until=bindparam("t"))
 _EXTEND = _RENEW.where(P.until < bindparam("t"))
@@ -39,7 +43,7 @@ class SqlGate(Ledger):
         with self._store.write(self.lineage) as write:
             until = write.now + ttl_s
             write(_EXTEND, {**self._run, "o": owner, "t": until})
-            for place, draw, holder in write(_LAPSED, {**self._run, "now": write.now}).all():
+            for place, draw, holder in write(_LAPSED, {**self._run, "now": write.now, "o": owner}).all():
                 write(_END_PLACE, {**self._run, "p": place})
                 reason = common.fell_back(draw, holder, "silent too long")
                 write.event("", "voided", write.meta.committed + 1, reason, holder)

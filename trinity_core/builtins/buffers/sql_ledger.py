@@ -24,7 +24,9 @@ _ORDER = (G.draw, G.sequence)
 _ENTRIES = (
     sa.select(G.id, G.draw, G.version, G.uses, G.reward, G.source, G.sequence).where(G.run == _RUN).order_by(*_ORDER)
 )
-_STATUS = sa.select(G.status, G.uses, G.lease, G.until).where(G.run == _RUN, G.id == bindparam("i"))
+_STATUS = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(
+    G.run == _RUN, G.id == bindparam("i")
+)
 _DRAW = sa.select(P.draw).where(P.run == _RUN, P.place == bindparam("p"))
 _PUT, _PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
 _AGAIN = sa.update(tables.groups).where(G.run == _RUN, G.id == bindparam("i"))
@@ -156,6 +158,7 @@ class SqlLedger(SqlGate):
             if found is not None and found.status != "voided":
                 if found.lease is not None and found.until > write.now:
                     raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])
+                self._free(write, [found] if found.lease is not None else [], "its lease ended")
                 write.meta.counted -= found.status == "stored" or found.uses > 0
                 write(_AGAIN.values(status="voided"), which)
             if place is not None:
@@ -225,7 +228,7 @@ class SqlLedger(SqlGate):
                 stored.update((row.id, bytes(row.data)) for row in connection.execute(query))
         if missing := [i for i in group_ids if i not in stored]:
             raise common.unknown(missing)
-        return [codec.unpack(stored[i]) for i in group_ids]
+        return [common.restore(i, stored[i]) for i in group_ids]
 
     def events(self, after: int = 0) -> Iterator[Event]:
         while True:
