@@ -367,3 +367,40 @@ def test_branches_are_counted():
     played, scheduler, _ = playing(forks, options={"max_attempt_tokens": 99})
     assert scheduler.counters.branches == 4
     assert played[0].group.attempts[0].info == {"branches": 1}
+
+
+def test_a_workflow_that_exits_or_whose_tool_was_cancelled_is_a_fault_and_the_play_goes_on():
+    async def odd(task, chat):
+        await chat(task.messages)
+        if chat.key.attempt == 0:
+            raise SystemExit(3)
+        if chat.key.attempt == 1:
+            tool = asyncio.ensure_future(asyncio.sleep(60))
+            tool.cancel()
+            await tool
+        return Result(reward=1.0)
+
+    played, _, _ = playing(odd, retries=0)
+    said = [a.score.reason if isinstance(a.score, Fault) else "" for a in played[0].group.attempts]
+    assert said[0] == "Does: SystemExit: 3"
+    assert said[1].startswith("Does: what it waited for was cancelled")
+    assert said[2:] == ["", ""]
+
+
+def test_a_lockstep_wave_that_waits_long_says_for_whom():
+    async def play():
+        told: list[str] = []
+
+        async def stuck(task, chat):
+            if chat.key.attempt == 2:
+                await asyncio.sleep(0.2)
+            return await fine(task, chat)
+
+        scheduler = scheduler_of(run_of(attempt_timeout_s=0.05), Does(stuck), Scripted(), on_warning=told.append)
+        (one,) = await scheduler.play_all([(0, "d", 0)])
+        scheduler.scorer.close()
+        return one, told
+
+    one, (told,) = asyncio.run(play())
+    assert one.reason is None
+    assert "waited 0.05 s for 1 of 4 attempts" in told and "attempt=2" in told

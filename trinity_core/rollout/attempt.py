@@ -65,7 +65,7 @@ class Player:
     ) -> None:
         self.run, self.workflow, self.environment = run, workflow, environment
         self.counters = Counters()
-        self._on_tokens, self._warn = on_tokens, on_warning or log.warning
+        self._on_tokens, self.warn = on_tokens, on_warning or log.warning
 
     async def attempt(self, place: int, play: Play, group: Group, index: int) -> Attempt:
         """One attempt, with its retries."""
@@ -93,6 +93,7 @@ class Player:
             models=self.run.models,
             on_tokens=self._count,
         )
+        play.dispatcher.now(place, key)
         deadline = None if isinstance(play.dispatcher, Lockstep) else explorer.attempt_timeout_s
         fault: Fault | None = None
         result = Result()
@@ -113,7 +114,13 @@ class Player:
             if isinstance(play.dispatcher, Lockstep):
                 raise
             fault = Fault(str(error))
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # nobody cancelled this attempt: something it awaited was
+            fault = Fault(f"{type(self.workflow).__name__}: what it waited for was cancelled ({words_of(error)})")
+        except (Exception, SystemExit) as error:
             log.debug("attempt %s faulted", key, exc_info=error)
             fault = Fault(f"{type(self.workflow).__name__}: {words_of(error)}")
         self.counters.branches += chat.recorder.num_branches
@@ -139,7 +146,7 @@ class Player:
                 async with asyncio.timeout(_CLOSE_S):
                     await world.close()
             except Exception as error:  # noqa: BLE001 - a world that will not close must not cost its attempt
-                self._warn(f"environment {type(self.environment).__name__}: close() failed: {words_of(error)}")
+                self.warn(f"environment {type(self.environment).__name__}: close() failed: {words_of(error)}")
 
     def _count(self, tokens: int) -> None:
         self.counters.calls += 1

@@ -38,6 +38,9 @@ class Dispatcher:
     def leave(self, place: int) -> None:
         """A place ends: nothing waits for it any more."""
 
+    def now(self, place: int, key: Key) -> None:
+        """The place plays this attempt from now on."""
+
     async def submit(self, request: Request, place: int = 0) -> Completion:
         raise NotImplementedError
 
@@ -61,9 +64,14 @@ class Lockstep(Dispatcher):
     """Held while a wave is at the engine."""
     on_wave: Callable[[list[Key]], None] | None = None
     """Told the keys of each wave before it leaves."""
+    patience_s: float | None = None
+    """A wave that has waited this long is warned about: nothing else would say why a run stands still."""
+    on_warning: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         self._running: set[int] = set()
+        self._plays: dict[int, Key] = {}
+        self._alarm: asyncio.TimerHandle | None = None
         self._waiting: dict[int, list[_Waiting]] = {}
         self._flight: asyncio.Task[None] | None = None
         self._check_is_due = False
@@ -75,6 +83,9 @@ class Lockstep(Dispatcher):
     def leave(self, place: int) -> None:
         self._running.discard(place)
         self._check_soon()
+
+    def now(self, place: int, key: Key) -> None:
+        self._plays[place] = key
 
     async def submit(self, request: Request, place: int = 0) -> Completion:
         if self._failure is not None:
@@ -93,6 +104,7 @@ class Lockstep(Dispatcher):
                     del self._waiting[place]
 
     async def close(self) -> None:
+        self._silence()
         if self._flight is not None and not self._flight.done():
             self._flight.cancel()
             await asyncio.gather(self._flight, return_exceptions=True)
@@ -105,13 +117,32 @@ class Lockstep(Dispatcher):
 
     def _check(self) -> None:
         self._check_is_due = False
-        busy = self._flight is not None and not self._flight.done()
-        if busy or not self._waiting or not self._running <= self._waiting.keys():
+        if self._flight is not None and not self._flight.done():
             return
+        if not self._waiting or not self._running <= self._waiting.keys():
+            if self._waiting and self._alarm is None and self.patience_s is not None:
+                self._alarm = asyncio.get_running_loop().call_later(self.patience_s, self._warn)
+            return
+        self._silence()
         requests = sorted((w for mine in self._waiting.values() for w in mine), key=lambda w: w.request.key)
         self._waiting = {}
         self._flight = asyncio.get_running_loop().create_task(self._fly(requests))
         self._flight.add_done_callback(lambda _: self._check_soon())
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _warn(self) -> None:
+        late = sorted(self._running - self._waiting.keys())
+        if late and self.on_warning is not None:
+            key = self._plays.get(late[0])
+            self.on_warning(
+                f"a wave has waited {self.patience_s:g} s for {len(late)} of {len(self._running)} attempts that are busy "
+                f"with something else, {key} among them. Under lockstep limits count calls; explorer.order=arrival has a "
+                "wall-clock limit (explorer.attempt_timeout_s)"
+            )
 
     async def _fly(self, requests: list[_Waiting]) -> None:
         for start in range(0, len(requests), self.wave):
@@ -131,7 +162,7 @@ class Lockstep(Dispatcher):
                     self._failure.__cause__ = error
                 except asyncio.CancelledError:
                     for w in requests[start:]:
-                        w.future.cancel()
+                        w.fail(EngineFailed("the play was closed"))
                     raise
             for i, w in enumerate(part):
                 if self._failure is None:
@@ -187,7 +218,7 @@ class Arrival(Dispatcher):
                     w.fail(EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"))
             except asyncio.CancelledError:
                 for w in (*part, *self._waiting):
-                    w.future.cancel()
+                    w.fail(EngineFailed("the play was closed"))
                 raise
             else:
                 for w, completion in zip(part, completions):

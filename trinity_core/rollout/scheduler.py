@@ -92,13 +92,20 @@ class Scheduler:
         config = self.run.config
         ordered = config.explorer.order == "lockstep"
         count = config.algorithm.group_size if num_attempts is None else num_attempts
-        roles: tuple[Role, ...] = ("sample",) * count + tuple(extra_roles)
+        roles: tuple[Role, ...] = (*("sample" for _ in range(count)), *extra_roles)
         if sampling is None:
             sampling = sampling_of(self.run)
         least = min(config.explorer.min_attempts if min_attempts is None else min_attempts, count)
         dispatcher: Dispatcher = self._arrival
         if ordered:
-            dispatcher = Lockstep(self.engine, config.explorer.wave, self._gate, on_wave)
+            dispatcher = Lockstep(
+                self.engine,
+                config.explorer.wave,
+                self._gate,
+                on_wave,
+                patience_s=config.explorer.attempt_timeout_s,
+                on_warning=self.player.warn,
+            )
         limit = max_attempt_tokens or config.sampling.max_attempt_tokens or sampling.max_tokens
         play = Play(stream, sampling, limit, dispatcher, roles)
         draws = [self._begin(i, opening, tasksets or self.tasksets, len(roles)) for i, opening in enumerate(openings)]
@@ -155,6 +162,8 @@ class Scheduler:
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             ended.put_nowait(first)
+        # Read only by a play that still waits for a draw, which must not wait for ever.
+        ended.put_nowait(RunError("the play ended before all its draws did"))
 
     async def _place(
         self,

@@ -51,7 +51,8 @@ def uniforms(seeds_B: NDArray[np.uint64], position: int | NDArray[np.integer[Any
         z = (z ^ (z >> np.uint64(30))) * _MIX_1
         z = (z ^ (z >> np.uint64(27))) * _MIX_2
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform_B: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform_B
 
 
 def draw_hash(slot: str, row: int, draw: int) -> str:
