@@ -62,7 +62,7 @@ def test_a_corrupt_checkpoint_is_named_and_nothing_is_changed(tmp_path):
 def test_a_disk_that_fills_while_saving_keeps_the_last_checkpoint(tmp_path):
     """A file-size limit stands in for a full disk."""
     assert run(*RUN, "steps=1", "out=out", cwd=tmp_path).returncode == 0
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY)); from trinity_core.cli import main; sys.exit(main())"
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY)); from trinity_core.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "run", "resume=out", "steps=3"],
         cwd=tmp_path,
