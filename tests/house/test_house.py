@@ -160,3 +160,11 @@ def test_the_public_surface_loads_without_torch():
     code += f"; loaded = {HEAVY!r} & set(sys.modules); assert not loaded, loaded"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports a test file by its bare name, so two of one name in two folders cannot both be collected."""
+    files = [path for folder in ("tests", "plugins") for path in (ROOT / folder).rglob("test_*.py")]
+    packages = {path.parent for path in files if (path.parent / "__init__.py").exists()}
+    names = [path.name for path in files if path.parent not in packages]
+    assert sorted(names) == sorted(set(names))
