@@ -47,7 +47,7 @@ quickstart:  ## install, then train SmolLM2-135M by GRPO on two CPU cores (SEED=
 	@$(BIN)/trinity run recipe=quickstart seed=$(SEED) out='$(RUN)'
 
 test: $(VENV)/.dev  ## every test, the one that trains a real model among them
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest tests $(wildcard plugins/*/tests) $(ARGS)
 
 check: lint types unit  ## format, lint, types and the quick tests
 
