@@ -54,7 +54,9 @@ class LiveLocal(LiveBackend):
         self._reference: CausalLM | None = None
         if config.gradient_checkpointing:
             self.policy.module.train()  # the switch acts in training mode only; dropout is 0 in every mode
-            self.policy.module.gradient_checkpointing_enable({"use_reentrant": False})
+            module = self.policy.module
+            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
         self.unshared = why_not_shared(self.policy) if config.share_prefix else "share_prefix is false"
         if config.share_prefix and self.unshared:
             log.warning("backend local computes every prompt once per attempt, not once per group: %s", self.unshared)
