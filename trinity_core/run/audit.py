@@ -245,7 +245,7 @@ def open_for_reading(run_dir: Path) -> Any:
     from trinity_core.plugins import resolve
 
     node = dict(_config(run_dir).get("buffer") or {})
-    cls = resolve("buffer", node.get("name", ""))
+    cls: Any = resolve("buffer", node.get("name", ""))
     if not cls.shared or not hasattr(cls, "ledger"):
         raise LedgerError(
             f"{run_dir}: its buffer was {node.get('name')!r}, which leaves nothing on disk to read. Runs with buffer=sql can be "

@@ -12,7 +12,7 @@ from trinity_core.builtins.buffers.store import Store, Write
 from trinity_core.protocols import Ledger, Opening, Position
 
 P, B = tables.places.c, tables.begun.c
-_RUN = bindparam("r")
+_RUN: sa.BindParameter[str] = bindparam("r")
 _ALIVE = sa.select(sa.func.count()).select_from(tables.places).where(P.run == _RUN, P.until > bindparam("now"))
 _LAPSED = (
     sa.select(P.place, P.draw, P.owner)

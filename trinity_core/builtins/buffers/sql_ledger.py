@@ -112,8 +112,8 @@ class SqlLedger(SqlGate):
                     write(_END_PLACE, which)
                 return False
             draw = write(_DRAW, which).scalar() if place is not None else group.draw
-            late = draw is None
-            if late:
+            if draw is None:
+                late = True
                 reason = f"put too late: place {place} had fallen back"
                 write.event(group.id, "voided", write.meta.committed + 1, reason)
             elif draw != group.draw:

@@ -84,7 +84,7 @@ class Store:
         table = tables.meta
         chosen = sa.select(*(table.c[name] for name in _META)).where(table.c.run == sa.bindparam("r"))
         epoch = "extract(epoch from clock_timestamp())" if self.dialect == "postgresql" else "unix_timestamp(now(6))"
-        self._clock = sa.literal_column(epoch).label("now")
+        self._clock: sa.Label[Any] = sa.literal_column(epoch).label("now")
         if self.dialect != "sqlite":
             chosen = chosen.add_columns(self._clock).with_for_update()
         self._get_meta = chosen
@@ -154,24 +154,29 @@ class Store:
             raise LedgerError(f"{self.where}: the ledger is closed")
         return self._engine
 
+    def _connection(self) -> Connection:
+        """The one connection that writes."""
+        if self._writer is None:
+            self._writer = self._open().connect().execution_options(**{_WRITES: True})
+        return self._writer
+
     def _start(self) -> Write:
         """Begin and lock. A connection that broke while idle is opened anew once: nothing was written on it yet."""
         for last in (False, True):
-            if self._writer is None:
-                self._writer = self._open().connect().execution_options(**{_WRITES: True})
+            writer = self._connection()
             try:
-                row = self._writer.execute(self._get_meta, {"r": self.run}).one()
+                row = writer.execute(self._get_meta, {"r": self.run}).one()
                 break
             except DBAPIError as error:
-                self._writer.close()
+                writer.close()
                 self._writer = None
                 if last or not error.connection_invalidated:
                     raise
             except BaseException:
-                self._writer.rollback()
+                writer.rollback()
                 raise
         now = time.time() if self.dialect == "sqlite" else float(row.now)
-        return Write(self._writer, self.run, Meta(*row[: len(_META)]), now)
+        return Write(writer, self.run, Meta(*row[: len(_META)]), now)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trinity_core.protocols import Buffer, Ledger, RunContext
-from trinity_core.types import Attempt, Call, Experience, Extra, Fault, Group, Invalid, Ok, Origin, Sampling, Task
+from trinity_core.types import Attempt, Call, Experience, Extra, Fault, Group, Invalid, Ok, Origin, Role, Sampling, Task
 
 
 class BareRun(RunContext):
@@ -54,15 +54,23 @@ def small_group(run_id: str, draw: int, *, version: int | None = 0, reward: floa
 
 def rich_group(run_id: str) -> Group:
     """Something of everything that a group can hold."""
+    data: dict[Any, Any] = {
+        "big": 2**90,
+        "pair": (1, "two"),
+        "array": np.arange(6.0).reshape(2, 3),
+        3: b"bytes",
+        "nan": float("nan"),
+    }
     task = Task(
         "rich",
         ({"role": "user", "content": "naïve ☃\0"}, {"role": "assistant", "tool_calls": [{"id": 1, "arguments": {"x": None}}]}),
         "42",
-        {"big": 2**90, "pair": (1, "two"), "array": np.arange(6, dtype=np.float64).reshape(2, 3), 3: b"bytes", "nan": float("nan")},
+        data,
     )  # fmt: skip
     scores = (Ok(np.float64(0.25), {"format": 1}), Invalid("no gold"), Fault("timed out", retryable=False), None)
     attempts = []
-    for i, role in enumerate(("sample", "greedy", "chosen", "rejected")):
+    roles: tuple[Role, ...] = ("sample", "greedy", "chosen", "rejected")
+    for i, role in enumerate(roles):
         origin = np.array([Origin.CONTEXT, Origin.HISTORY, Origin.SAMPLED, Origin.TARGET], np.uint8)
         first = Experience(
             np.arange(4, dtype=np.int32) + i,
@@ -86,11 +94,11 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if dataclasses.is_dataclass(a):
         return all(same(getattr(a, field.name), getattr(b, field.name)) for field in dataclasses.fields(a))
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b) or (a != a and b != b)
+    return bool(a == b) or bool(a != a and b != b)
