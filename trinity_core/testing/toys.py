@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from trinity_core.algo.batch import AdvantageBatch, Credit, LossOutput, Term
+from trinity_core.algo import AdvantageBatch, Credit, LossOutput, Term
 from trinity_core.protocols import Advantage, Loss
 
 if TYPE_CHECKING:
-    from trinity_core.algo.loss_batch import LossBatch
+    from trinity_core.algo import LossBatch
 
 
 @dataclass(frozen=True)

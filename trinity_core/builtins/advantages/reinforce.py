@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trinity_core.algo.batch import AdvantageBatch, Credit
+from trinity_core.algo import AdvantageBatch, Credit
 from trinity_core.protocols import Advantage
 
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from trinity_core.algo import groups
-from trinity_core.algo.batch import AdvantageBatch, Credit
+from trinity_core.algo import AdvantageBatch, Credit, groups
 from trinity_core.protocols import Advantage
 
 

@@ -10,7 +10,7 @@ from trinity_core.errors import ConfigError
 from trinity_core.protocols import Correction
 
 if TYPE_CHECKING:
-    from trinity_core.algo.loss_batch import LossBatch
+    from trinity_core.algo import LossBatch
 
 
 @dataclass(frozen=True)

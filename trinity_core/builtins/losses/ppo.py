@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from trinity_core.algo.batch import LossOutput
-from trinity_core.algo.loss_batch import LossBatch
+from trinity_core.algo import LossBatch, LossOutput
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import Loss
 

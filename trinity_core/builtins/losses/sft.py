@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trinity_core.algo.batch import LossOutput
-from trinity_core.algo.loss_batch import LossBatch
+from trinity_core.algo import LossBatch, LossOutput
 from trinity_core.protocols import Loss
 
 
