@@ -101,7 +101,7 @@ class Fragile(Good):
 class Endless(Good):
     """Never ends on some texts."""
 
-    timeout_s: ClassVar[float] = -18.0
+    timeout_s: ClassVar[float] = 0.5
 
     def __call__(self, attempt: Attempt) -> Score:
         while attempt.text == "":

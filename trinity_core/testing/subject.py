@@ -15,6 +15,7 @@ from typing import Any
 
 from trinity_core import describe
 from trinity_core.kinds import KINDS
+from trinity_core.testing import light
 from trinity_core.testing.rules import NotApplicable, require
 
 
@@ -89,6 +90,7 @@ def words_of(subject: Subject) -> list[str]:
         choice,
         *(beside(class_of(subject)) if callable(beside) else beside),
         *getattr(class_of(subject), "beside", ()),
+        *light.words(subject.kind),
     ]
 
 
