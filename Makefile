@@ -8,7 +8,7 @@ SEED ?= 0
 RUN ?= out
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*)
 
 .PHONY: help quickstart test check lint types unit docs api bench clean
