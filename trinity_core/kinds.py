@@ -32,6 +32,7 @@ class Kind:
         return self.plural or self.name
 
 
+# fmt: off
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -53,6 +54,7 @@ KINDS: dict[str, Kind] = {
         Kind("command", "trinity_commands", "Command", "is a subcommand of trinity", provisional=True),
     )
 }
+# fmt: on
 """Every kind, by name. ``command`` has no config group: it is reached from the command line only."""
 
 CONFIG_KINDS: dict[str, Kind] = {name: kind for name, kind in KINDS.items() if name != "command"}

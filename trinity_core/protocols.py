@@ -91,7 +91,9 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         raise NotImplementedError
 
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, generate: bool = True) -> list[int]:
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, generate: bool = True
+    ) -> list[int]:
         """Tokens of the whole conversation through the chat template; ``generate`` opens the assistant's turn."""
         raise NotImplementedError
 
@@ -116,7 +118,9 @@ class Taskset(Component):
 class Selector(Component):
     """Picks which tasks come next. Live objects see pass rates through :meth:`observe`."""
 
-    def pick(self, draws: Sequence[int], sizes: Mapping[str, int], weights: Mapping[str, float]) -> list[tuple[str, int]]:
+    def pick(
+        self, draws: Sequence[int], sizes: Mapping[str, int], weights: Mapping[str, float]
+    ) -> list[tuple[str, int]]:
         """(taskset slot, row) for each draw number. ``sizes`` and ``weights`` are by slot."""
         raise NotImplementedError
 
@@ -197,7 +201,7 @@ class Event:
     sequence: int
     group: str
     event: str
-    """*put, leased, committed, released, expired, filtered, voided, lineage*"""
+    """*put, leased, committed, released, expired, filtered, voided, lineage, given_up*"""
     step: int
     lineage: int
     reason: str = ""
@@ -253,7 +257,9 @@ class Ledger:
         Refused when ``place`` is no longer held (its lease ended and was given away)."""
         raise NotImplementedError
 
-    def drop(self, group_id: str, event: Literal["filtered", "voided"], reason: str, *, place: str | None = None) -> None:
+    def drop(
+        self, group_id: str, event: Literal["filtered", "voided"], reason: str, *, place: str | None = None
+    ) -> None:
         """Record that a played draw gave no group (or a stored one must not be used) and free its place."""
         raise NotImplementedError
 

@@ -62,7 +62,9 @@ class Ok:
     def __post_init__(self) -> None:
         for name, value in {"value": self.value, **self.parts}.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise DataError(f"Ok.{name}: a score is a finite number, got {value!r}. Return Invalid(reason) if there is none")
+                raise DataError(
+                    f"Ok.{name}: a score is a finite number, got {value!r}. Return Invalid(reason) if there is none"
+                )
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ class Experience:
         sizes = {"token": length, "action": len(self.action_T), "call": len(self.calls), "sequence": 1}
         for name, extra in self.extras.items():
             if len(extra.array) != sizes[extra.axis]:
-                raise DataError(f"Experience.extras[{name!r}]: {len(extra.array)} entries on axis {extra.axis!r} of size {sizes[extra.axis]}")
+                raise DataError(
+                    f"Experience.extras[{name!r}]: {len(extra.array)} entries on axis {extra.axis!r} of size {sizes[extra.axis]}"
+                )
 
     @property
     def action_T(self) -> NDArray[np.intp]:
