@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.local.helpers import batch, distance, gradient, objective
 
+from tests.local.helpers import batch, distance, gradient, objective
 from trinity_core.builtins.backends.local import Local
 from trinity_core.builtins.models.packing import pack
 

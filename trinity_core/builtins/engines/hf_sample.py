@@ -20,7 +20,8 @@ def draw(logits_RV: Tensor, uniform_R: Tensor, samplings: Sequence[Sampling]) ->
     device = logits_RV.device
     temperatures = [s.logp_temperature for s in samplings]
     if any(t != 1.0 for t in temperatures):
-        logits_RV = logits_RV / torch.tensor(temperatures, dtype=logits_RV.dtype, device=device)[:, None]
+        rounded_R = torch.tensor(temperatures, dtype=torch.float32, device=device)  # as batches store it
+        logits_RV = logits_RV / rounded_R.to(logits_RV.dtype)[:, None]
     total_R = torch.logsumexp(logits_RV, -1)
     if not bool(torch.isfinite(total_R).all()):
         raise RunError(

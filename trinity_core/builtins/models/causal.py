@@ -63,6 +63,7 @@ class CausalLM:
     @classmethod
     def load(cls, folder: Path, model: Model, *, device: str = "auto", lora: Lora | None = None) -> CausalLM:
         """Load the model folder. Dropout is off in every pass. Raises :class:`ModelError` where the folder cannot be used."""
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
 
         place = pick_device(device)
@@ -73,7 +74,7 @@ class CausalLM:
                 module = AutoModelForCausalLM.from_pretrained(
                     folder, dtype=master, attn_implementation="sdpa", local_files_only=True
                 )
-            except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
                 raise ModelError(
                     f"{folder}: the model cannot be loaded ({error}). Is it a causal language model that transformers knows?"
                 ) from error
