@@ -6,11 +6,14 @@ other, and what one of them decides is still true when it commits.
 
 from __future__ import annotations
 
+import random
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -255,7 +258,7 @@ def _engine(url: URL, timeout_s: float, create: bool, where: str) -> sa.Engine:
         ) from error
     if backend == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", partial(_begin_sqlite, timeout_s=timeout_s))
     return engine
 
 
@@ -266,6 +269,21 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    immediate = connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+def _begin_sqlite(connection: Connection, timeout_s: float) -> None:
+    """Begin; a writer first waits for the file. SQLite's own wait sleeps up to 100 ms at a time: too long for short writes."""
+    raw: Any = connection.connection.dbapi_connection
+    if not connection.get_execution_options().get(_WRITES):
+        raw.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
+        connection.exec_driver_sql("BEGIN")
+        return
+    deadline = time.monotonic() + timeout_s
+    raw.execute("PRAGMA busy_timeout=0")
+    while time.monotonic() < deadline:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                break
+            time.sleep(random.uniform(0.0002, 0.002))
+    connection.exec_driver_sql("BEGIN IMMEDIATE")  # the last try, whose error is reported
