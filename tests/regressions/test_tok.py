@@ -209,3 +209,34 @@ def test_a_tokenizer_without_a_chat_template_is_one_message_with_the_fix():
 def test_a_template_that_refuses_a_role_names_the_roles():
     with pytest.raises(ModelError, match="a conversation with the roles user, narrator"):
         Renderer(Newline()).render([USER_1, {"role": "narrator", "content": "then"}])
+
+
+def test_a_conversation_played_turn_by_turn_has_the_ids_of_the_hugging_face_template(tmp_path):
+    """TOK-14: prompts are the template's own, also behind a bridge; what is between them was sampled."""
+    pytest.importorskip("transformers")
+    from trinity_core.rollout.tokenizer import HFTokenizer
+    from trinity_core.testing.tiny import make_tiny
+
+    make_tiny(tmp_path / "tiny")
+    tokenizer = HFTokenizer(tmp_path / "tiny")
+    assert Renderer(tokenizer).keeps_prefix()
+
+    class Ends(Scripted):
+        async def generate(self, request):
+            completion = await super().generate(request)
+            completion.tokens_N[-1] = min(tokenizer.eos_ids)
+            return completion
+
+    async def attempt():
+        engine = Ends(lambda request: ["a b", "c"][request.key.call])
+        engine.tokenizer = tokenizer
+        chat = Chat(Key("d", 0, 0, 0), engine.generate, Renderer(tokenizer), Sampling(max_tokens=40), 400)
+        first = await chat([USER_1])
+        await chat([USER_1, first.message, USER_2])
+        return chat.recorder.experiences(), first
+
+    (one,), first = asyncio.run(attempt())
+    whole = tokenizer.hf.apply_chat_template(
+        [USER_1, first.message, USER_2], add_generation_prompt=True, return_dict=False
+    )
+    assert one.tokens_T[: one.calls[1].start].tolist() == list(whole)

@@ -92,7 +92,8 @@ class Scheduler:
         config = self.run.config
         ordered = config.explorer.order == "lockstep"
         count = config.algorithm.group_size if num_attempts is None else num_attempts
-        roles: tuple[Role, ...] = (*("sample" for _ in range(count)), *extra_roles)
+        sample: Role = "sample"
+        roles = (*[sample] * count, *extra_roles)
         if sampling is None:
             sampling = sampling_of(self.run)
         least = min(config.explorer.min_attempts if min_attempts is None else min_attempts, count)
