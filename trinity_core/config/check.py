@@ -100,7 +100,7 @@ def _slots(kind: Kind, node: Any, path: str) -> list[Part]:
     for slot, values in slots.items():
         if not isinstance(values, Mapping):
             raise ConfigError(
-                f"{path}.{slot}: expected a {kind.name}, got {values!r}. Fill a slot with +{kind.name}@{path}.{slot}=NAME"
+                f"{path}.{slot}: expected {_a(kind.name)}, got {values!r}. Fill a slot with +{kind.name}@{path}.{slot}=NAME"
             )
     named = [slot for slot, values in slots.items() if "name" in values]
     return [_component(kind, values, f"{path}.{slot}", others=named) for slot, values in slots.items()]
@@ -109,7 +109,7 @@ def _slots(kind: Kind, node: Any, path: str) -> list[Part]:
 def _component(kind: Kind, node: Any, path: str, others: list[str] | None = None) -> Part:
     """One component: its name resolved, its slot's keys apart, its own values checked."""
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{path}: expected a {kind.name}, got {node!r}. Options: {', '.join(catalog(kind.name))}")
+        raise ConfigError(f"{path}: expected {_a(kind.name)}, got {node!r}. Options: {', '.join(catalog(kind.name))}")
     if "name" not in node:
         raise ConfigError(_unfilled(kind, path, others or []))
     name = node["name"]
@@ -142,7 +142,11 @@ def _unfilled(kind: Kind, path: str, others: list[str]) -> str:
     mean = f" Did you mean {path.removesuffix(last)}{close[0]}?" if close else ""
     plus = "+" if "." in path else ""
     select = f"{plus}{kind.name}@{path}=NAME" if plus else f"{kind.name}=NAME"
-    return f"{path}: values for a {kind.name} that no option fills.{mean} Select one ({select}) or drop them (~{path}). Options: {', '.join(catalog(kind.name))}"
+    return f"{path}: values for {_a(kind.name)} that no option fills.{mean} Select one ({select}) or drop them (~{path}). Options: {', '.join(catalog(kind.name))}"
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeio' else 'a'} {noun}"
 
 
 def _wrong_node(kind: Kind, value: Any) -> str:

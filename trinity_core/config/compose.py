@@ -135,8 +135,9 @@ class Composer:
         text = _first_lines(cause, 6).replace("'++", "'")
         if found := re.search(r"Could not override '([^']+)'\.?\s*(?:No match in the defaults list)", text):
             return f"{found[1]}: no such group. Groups: {', '.join([*CONFIG_KINDS, *hydra_plugin.GROUPS])}. To fill a new slot: +{found[1]}=…"
-        if found := re.search(r"Multiple values for (\S+?)\.", text):
-            return f"{found[1]}: an option is selected already. Replace it with {found[1]}=NAME (no +)"
+        if found := re.search(r"Multiple values for (\S+?)\.|(\S+) appears more than once in the final", text):
+            group = found[1] or found[2]
+            return f"{group}: an option is selected already. Replace it with {group}=NAME (no +)"
         if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
             return f"~{found[1]}: there is nothing at {found[1]} to drop"
         if isinstance(cause, OmegaConfBaseException) and cause.full_key and cause.full_key not in text:
