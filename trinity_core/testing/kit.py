@@ -27,6 +27,7 @@ NOT_APPLICABLE = "not applicable: "
 
 def subjects(name: str, kind: str | None = None) -> list[Subject]:
     """The components that ``name`` stands for: one of an import string, or all of a plugin or distribution."""
+    from trinity_core.config.project import activate, find_project
     from trinity_core.plugins import catalog, plugins
 
     if ":" in name:
@@ -34,6 +35,7 @@ def subjects(name: str, kind: str | None = None) -> list[Subject]:
             raise TrinityError(
                 f"--trinity-conformance={name}: say what it is with --kind KIND. Kinds: {', '.join(CONFIG_KINDS)}"
             )
+        activate(find_project())  # `pytest` alone has neither the project nor the current folder on its path
         return [Subject(kind, name)]
     known = {info.name: info for info in plugins()}
     by_distribution = {info.distribution: info for info in plugins() if info.distribution}
@@ -83,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for subject in found:
         label = f"{subject.kind}/{subject.name}"
         cases += [(f"{label}: {words}", (rule, subject)) for words, rule in common.RULES.items()]
-        own = getattr(contract(subject.kind), "RULES", {})
+        own = {w: rule for w, rule in getattr(contract(subject.kind), "RULES", {}).items() if w not in common.RULES}
         cases += [(f"{label}: {words}", (rule, subject, "own")) for words, rule in own.items()]
         if not own and subject.kind in CONFIG_KINDS:
             cases.append(

@@ -136,7 +136,7 @@ def survives_hostile_text(component: Any, tmp: Path) -> None:
     attempts, together = hostile(component), _asks(component) == "group"
     batches = [[attempt, *examples(component)] if together else [attempt] for attempt in attempts]
     work, answer = tmp / "work.pickle", tmp / "scores.pickle"
-    work.write_bytes(pickle.dumps((component, together, component.timeout_s, batches)))
+    work.write_bytes(pickle.dumps(sys.path) + pickle.dumps((component, together, component.timeout_s, batches)))
     command = [sys.executable, "-c", _WORKER, str(work), str(answer)]
     done = subprocess.run(command, capture_output=True, text=True)
     begun = [line for line in done.stderr.splitlines() if line.startswith(_BEGUN)]
@@ -151,7 +151,9 @@ def survives_hostile_text(component: Any, tmp: Path) -> None:
 _BEGUN = "trinity-kit-text"
 _WORKER = f"""
 import pickle, signal, sys
-component, together, limit_s, batches = pickle.loads(open(sys.argv[1], "rb").read())
+work = open(sys.argv[1], "rb")
+sys.path[:] = pickle.load(work)  # where the component's module is found
+component, together, limit_s, batches = pickle.load(work)
 scores = []
 for attempts in batches:
     print("{_BEGUN}", file=sys.stderr, flush=True)
