@@ -16,6 +16,7 @@ import numpy as np
 
 from trinity_core.config.schema import RunConfig
 from trinity_core.protocols import Ledger, LiveBackend, LiveEngine, RunContext, Selector, Taskset, Tokenizer
+from trinity_core.rollout.operate import Operators
 from trinity_core.rollout.renderer import Renderer
 from trinity_core.run.gate import Gate
 from trinity_core.run.source import Bell
@@ -72,6 +73,7 @@ class Run(RunContext):
         self.tasksets: dict[str, Taskset] = {}
         self.eval_tasksets: dict[str, Taskset] = {}
         self.operators: dict[str, Any] = {}
+        self.operating: Operators | None = None
         self.live: dict[str, Any] = {}
         self.trackers: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}
@@ -113,16 +115,7 @@ class Run(RunContext):
 
     async def operate(self, group: Group) -> tuple[list[Group], str]:
         """The group through every operator in order: what is left, and which operator dropped the rest."""
-        groups, dropped_by = [group], ""
-        for slot, operator in self.operators.items():
-            after: list[Group] = []
-            for one in groups:
-                result = operator(one)
-                after.extend(await result if hasattr(result, "__await__") else result)
-            if not after and groups:
-                dropped_by = slot
-            groups = after
-        return groups, dropped_by
+        return await self.operating.apply(group) if self.operating is not None else ([group], "")
 
     # life
     def open(self, path: str, component: Any) -> Any:

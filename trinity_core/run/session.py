@@ -18,6 +18,7 @@ from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError, Fenced, RunError, TrinityError
 from trinity_core.protocols import Position
+from trinity_core.rollout.operate import Operators
 from trinity_core.rollout.scheduler import Scheduler
 from trinity_core.rollout.score import Scorer
 from trinity_core.run import checkpoint
@@ -156,8 +157,9 @@ def open_play(run: Run) -> None:
     workflow = run.open("workflow", config.part("workflow"))
     scorer = Scorer(config.slots("rewards"), run, config.explorer.reward_workers)
     run.closing("rewards", scorer.close)
-    for slot, part in config.slots("operators").items():
-        run.operators[slot] = run.open(f"operators.{slot}", part.component)
+    operators = {slot: part.component for slot, part in config.slots("operators").items()}
+    run.operators = {slot: run.open(f"operators.{slot}", component) for slot, component in operators.items()}
+    run.operating = Operators(operators, run.operators, scorer.pool)
     run.scheduler = Scheduler(
         run,
         workflow,
