@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from trinity_core.builtins.engines.hf_cache import make_cache
 from trinity_core.builtins.engines.hf_sample import draw
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.protocols import Tokenizer
@@ -153,7 +154,7 @@ class _Batch:
         position_PL = np.maximum(mask_PL.cumsum(1) - 1, 0)
         ids, positions, mask = (torch.from_numpy(array).to(lm.device) for array in (ids_PL, position_PL, mask_PL))
         even = bool(mask_PL.all())
-        cache = DynamicCache(config=lm.module.config)
+        cache = make_cache(lm)
         hidden_PH = lm.hidden(ids, positions, None if even else mask, cache)[:, -1]
         rows = torch.tensor(prompt_of_R, device=lm.device)
         logits_RV = lm.logits(hidden_PH)[rows]
