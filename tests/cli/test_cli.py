@@ -1,0 +1,155 @@
+"""The command: what it loads, what it prints, how it fails."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from trinity_core.commands.completion import candidates
+
+HEAVY = ["torch", "transformers", "hydra", "omegaconf", "peft", "wandb"]
+LOADED = (
+    "import sys, contextlib, io; from trinity_core.cli import main\n"
+    "with contextlib.redirect_stdout(io.StringIO()): main({words!r})\n"
+    "import json; print(json.dumps([m for m in {heavy!r} if m in sys.modules]))"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], [], ["version"], ["plugins"], ["plugins", "loss"], ["new", "--help"], ["_complete", "run", "loss="]],
+)
+def test_a_light_command_loads_nothing_heavy(trinity, words):
+    done = trinity(code=LOADED.format(words=words, heavy=HEAVY))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+def test_composing_and_checking_a_fake_run_loads_no_model_library(trinity):
+    done = trinity(
+        code=LOADED.format(words=["run", "recipe=fake", "--cfg", "job"], heavy=["transformers", "peft", "wandb"])
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize(("words", "limit_s"), [(["--help"], 0.15), (["plugins"], 0.4)])
+def test_a_light_command_is_quick(words, limit_s):
+    """Median of seven; a loaded machine gets three tries."""
+    for _ in range(3):
+        seconds = []
+        for _ in range(7):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "trinity_core.cli", *words], capture_output=True, check=True)
+            seconds.append(time.perf_counter() - start)
+        if (median := statistics.median(seconds)) < limit_s:
+            return
+    pytest.fail(f"trinity {' '.join(words)} takes {median:.3f} s, the limit is {limit_s} s")
+
+
+def test_cfg_job_prints_yaml_and_nothing_else(trinity):
+    import yaml
+
+    done = trinity("run", "recipe=fake", "seed=7", "--cfg", "job")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert yaml.safe_load(done.stdout)["seed"] == 7
+
+
+def test_cfg_job_checks_what_it_prints(trinity):
+    done = trinity("run", "recipe=fake", "sead=7", "--cfg", "job")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("trinity run: sead: a run has no such option. Did you mean 'seed'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rn"], "trinity rn: no such command. Did you mean 'run'?"),
+        (["run", "--config-dir=x"], "--config-dir=x: no such option"),
+        (["run", "recipe=fake", "--cfg", "hydra"], "only `--cfg job` exists"),
+        (["plugins", "lss"], "no kind named 'lss'. Did you mean 'loss'?"),
+        (["plugins", "loss", "ppp"], "Did you mean 'ppo'?"),
+        (["audit"], "expected RUN, got 0"),
+        (["audit", "nowhere"], "nowhere: no such folder"),
+        (["digest", "."], ".: not the folder of a run"),
+        (["export", "x"], "expected RUN DIR, got 1"),
+        (["new", "x"], "a NAME and a --kind are needed"),
+        (["new", "x", "--kind", "rward"], "Did you mean 'reward'?"),
+        (["new", "Bad Name", "--kind", "reward"], "is no name for a package"),
+        (["--completion", "tcsh"], "shells: bash, zsh"),
+        (["run", "recipe=fake", "resume=nowhere"], "resume=nowhere: not a run folder"),
+    ],
+)
+def test_a_mistake_is_one_message_and_a_code_of_its_own(trinity, words, said):
+    done = trinity(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_where(trinity):
+    assert "Traceback" in trinity("run", "recipe=fake", "sead=7", TRINITY_DEBUG="1").stderr
+
+
+def test_help_names_every_command_and_run_help_every_group(trinity):
+    from trinity_core.cli import COMMANDS
+    from trinity_core.kinds import CONFIG_KINDS
+
+    shown = trinity("--help").stdout
+    assert all(f"\n  {word} " in shown for word in COMMANDS)
+    shown = trinity("run", "--help").stdout
+    assert all(f"\n  {group} " in shown for group in [*CONFIG_KINDS, "recipe", "algorithm", "model"])
+    assert "quickstart" in shown
+
+
+def test_plugins_shows_a_components_options_and_how_to_select_it(trinity):
+    shown = trinity("plugins", "loss", "ppo").stdout
+    assert "clip_low: float = 0.2" in shown
+    assert "select it: loss=ppo" in shown
+    assert "select it: reward=[exact]" in trinity("plugins", "reward", "exact").stdout
+
+
+def test_doctor_reports_and_finds_nothing_wrong_or_says_so_in_its_code(trinity):
+    done = trinity("doctor")
+    assert done.returncode == ("\n  ! " in done.stdout)
+    for section in ("system:", "versions:", "plugins:", "torch:", "models:", "services:"):
+        assert section in done.stdout
+
+
+def test_doctor_fails_for_a_service_that_does_not_answer(trinity):
+    done = trinity("doctor", TRINITY_TEST_DB="postgresql://127.0.0.1:1/x")
+    assert done.returncode == 1
+    assert "! TRINITY_TEST_DB: 127.0.0.1 does not answer" in done.stdout
+
+
+def test_doctor_names_a_disabled_plugin_that_does_not_exist(trinity):
+    done = trinity("doctor", TRINITY_DISABLE_PLUGINS="no-such")
+    assert done.returncode == 1
+    assert "names 'no-such', and no such plugin is installed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ([""], "run"),
+        (["run", "lo"], "loss="),
+        (["run", "loss=p"], "loss=ppo"),
+        (["run", "recipe="], "recipe=gsm8k/explorer"),
+        (["run", "optim"], "optim.lr="),
+        (["run", "+reward@rewards.x="], "+reward@rewards.x=exact"),
+        (["plugins", ""], "loss"),
+        (["plugins", "loss", ""], "ppo"),
+        (["new", "x", ""], "--kind"),
+    ],
+)
+def test_completion_offers(words, some):
+    assert some in candidates(words)
+
+
+def test_the_bash_script_is_valid_and_asks_trinity(trinity, tmp_path):
+    script = trinity("--completion", "bash").stdout
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "trinity _complete" in script
