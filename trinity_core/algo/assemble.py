@@ -218,9 +218,9 @@ def advantage_batch(groups: Sequence[Group], batch: TrainBatch, needs: Iterable[
         (number, call) for number, (_, attempt) in enumerate(attempts) for e in attempt.experiences for call in e.calls
     ]
     attempt_N = batch.attempt_B[batch.row_N]
-    num_A = np.bincount(attempt_N, minlength=len(attempts))
+    trained_A = np.bincount(attempt_N, minlength=len(attempts))
     # attempts that are not trained (greedy) have no tokens in the batch and count their own
-    num_A = [int(num) if trainable(attempt) else attempt.num_actions for num, (_, attempt) in zip(num_A, attempts)]
+    num_A = [int(num) if trainable(attempt) else attempt.num_actions for num, (_, attempt) in zip(trained_A, attempts)]
     order_N = np.lexsort((batch.position_N, attempt_N))
     return AdvantageBatch(
         reward_A=np.array(

@@ -163,9 +163,10 @@ class TrainBatch:
 
     def first_action_B(self) -> NDArray[np.int64]:
         """Position, within its sequence, of each sequence's first action token (its length where it has none)."""
-        first_B = self.lengths_B().copy()
-        rows, index = np.unique(self.row_N, return_index=True)
-        first_B[rows] = self.action_N[index] - self.offsets_B1[rows]
+        first_B = self.lengths_B()
+        index = np.searchsorted(self.row_N, np.arange(len(self)), "left")
+        has = np.searchsorted(self.row_N, np.arange(len(self)), "right") > index
+        first_B[has] = self.action_N[index[has]] - self.offsets_B1[:-1][has]
         return first_B
 
 

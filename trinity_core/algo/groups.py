@@ -41,7 +41,8 @@ def constant(batch: AdvantageBatch) -> NDArray[np.bool_]:
     np.minimum.at(low, group_A[base_A], batch.reward_A[base_A])
     np.maximum.at(size, group_A[base_A], np.abs(batch.reward_A[base_A]))
     with np.errstate(invalid="ignore"):
-        return ~(high - low > TOLERANCE * size)[group_A]
+        differ: NDArray[np.bool_] = high - low > TOLERANCE * size
+    return ~differ[group_A]
 
 
 def std(batch: AdvantageBatch, level: str = "group") -> NDArray[np.float64]:

@@ -83,7 +83,8 @@ def _counted(values: NDArray[np.float64], micro: TrainBatch, output: LossOutput)
     first = output.terms[0].unit if output.terms else "token"
     for unit in (first, "token", "sequence", "pair"):
         if values.shape == weights[unit].shape:
-            return weights[unit] != 0
+            counted: NDArray[np.bool_] = weights[unit] != 0
+            return counted
     raise ValueError(f"a metric of shape {values.shape} is neither per token, per sequence nor per pair")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +54,7 @@ class Stats:
         result = {}
         for key, (kind, mine) in self.values.items():
             theirs = other.values[key][1]
-            combine = {"min": min, "max": max}.get(kind, lambda a, b: a + b)
+            combine: Callable[[float, float], float] = {"min": min, "max": max}.get(kind, operator.add)
             result[key] = (kind, [combine(a, b) for a, b in zip(mine, theirs)])
         return Stats(result)
 

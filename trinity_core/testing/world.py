@@ -121,11 +121,11 @@ class World:
         """The batch twice over: the same groups again, under other numbers."""
         batch, size = self.batch, len(self.batch)
         twice = batch.select(np.tile(np.arange(size), 2))
-        apart = [("group_B", batch.group_B), ("attempt_B", batch.attempt_B)]
-        moved = {name: np.concatenate([array, array + array.max() + 1]) for name, array in apart}
+        group_B = np.concatenate([batch.group_B, batch.group_B + batch.group_B.max() + 1])
+        attempt_B = np.concatenate([batch.attempt_B, batch.attempt_B + batch.attempt_B.max() + 1])
         pairs_P2 = np.concatenate([batch.pairs_P2, batch.pairs_P2 + size])
         weight_P = {name: np.tile(weight, 2) for name, weight in batch.pair_weight.items()}
-        return dataclasses.replace(twice, **moved, pairs_P2=pairs_P2, pair_weight=weight_P)
+        return dataclasses.replace(twice, group_B=group_B, attempt_B=attempt_B, pairs_P2=pairs_P2, pair_weight=weight_P)
 
     def outputs(self, objective: Objective, batch: TrainBatch, logits_NV: Tensor, value_N: Tensor) -> dict[str, Tensor]:
         """What a backend's forward would give for ``batch`` (any selection of this world's)."""
