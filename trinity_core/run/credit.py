@@ -109,7 +109,7 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
         batch.measured["ref_logp"] = backend.measure(batch, "reference", frozenset({"logp"}))["logp"]
     if "value" in needs:
         batch.measured["value"] = backend.measure(batch, "critic", frozenset({"value"}))["value"]
-    metrics = group_metrics(groups)
+    metrics = group_metrics(groups) | {f"batch/{name}": float(number) for name, number in batch.counts.items()}
     if advantage is not None:
         in_reward = algorithm.uses_reference and config.algorithm.kl.where == "reward"
         scores = advantage_batch(groups, batch, advantage.needs() | ({"old_logp", "ref_logp"} if in_reward else set()))
