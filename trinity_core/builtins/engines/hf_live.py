@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -40,6 +41,8 @@ class LiveHF(LiveEngine):
         self.config, self.model_config, self.folder = config, model, folder
         self.tokenizer = HFTokenizer(folder, model.chat_template)
         self.version = -1
+        self.context: int | None = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
+        """Tokens of prompt and reply together that the model has positions for."""
         self._model: CausalLM | None = None
         self._own: CausalLM | None = None
         self._waves: list[Wave] = []
@@ -65,7 +68,7 @@ class LiveHF(LiveEngine):
                 raise DataError(
                     f"{request.key}: {len(request.tokens_T)} prompt tokens, max_tokens {request.sampling.max_tokens}; both are at least 1"
                 )
-        wave = Wave(requests, self.tokenizer, self._context())
+        wave = Wave(requests, self.tokenizer, self.context)
         self._waves.append(wave)
         try:
             await self._run(wave.play, self._weights_for_next_step)
@@ -158,13 +161,6 @@ class LiveHF(LiveEngine):
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-
-    def _context(self) -> int | None:
-        from transformers import AutoConfig
-
-        if not hasattr(self, "_positions"):
-            self._positions = getattr(AutoConfig.from_pretrained(self.folder), "max_position_embeddings", None)
-        return self._positions
 
     def close(self) -> None:
         for wave in self._waves:

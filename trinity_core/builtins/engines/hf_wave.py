@@ -32,15 +32,12 @@ class Reply:
     logp: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     finish: Finish | None = None
+    wide: bool = False
+    """Log-probabilities stay float64: the model computes in it."""
 
     def completion(self) -> Completion:
-        tokens_N, logp_N = np.asarray(self.tokens, np.int32), np.asarray(self.logp, np.float64)
-        return Completion(
-            tokens_N, logp_N.astype(np.float32) if self.narrow else logp_N, self.finish or "aborted", self.versions
-        )  # type: ignore[arg-type]
-
-    narrow: bool = True
-    """Log-probabilities as float32; a float64 model keeps float64."""
+        logp_N = np.asarray(self.logp, np.float64 if self.wide else np.float32)
+        return Completion(np.asarray(self.tokens, np.int32), logp_N, self.finish or "aborted", self.versions)  # type: ignore[arg-type]
 
 
 class Wave:
@@ -105,7 +102,7 @@ class Wave:
         for reply, token, logp in zip(state.live, token_R.tolist(), logp_R.tolist()):
             if reply.finish is not None:
                 continue
-            reply.narrow = not wide
+            reply.wide = wide
             if not reply.versions or reply.versions[-1][0] != version:
                 reply.versions.append((version, len(reply.tokens)))
             reply.tokens.append(token)

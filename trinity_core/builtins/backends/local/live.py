@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,20 +149,22 @@ class LiveLocal(LiveBackend):
             hidden_NH = hidden_RLH.flatten(0, 1)[put(packed.cell_N)]
             return head_outputs(lm, hidden_NH, token_N, temperature_N, outputs, vocabulary, extras)
 
-    def _model(self, name: str) -> Any:
-        """Context with the weights of model ``name``."""
+    @contextlib.contextmanager
+    def _model(self, name: str) -> Iterator[CausalLM]:
+        """The weights of model ``name``."""
         if name == "policy":
-            return _given(self.policy)
-        if name != "reference":
+            yield self.policy
+        elif name != "reference":
             raise RunError(f"backend local has the models policy and reference, not {name!r}")
-        if self.policy.peft is not None:
-            return _without_adapters(self.policy)
-        if self._reference is None:
-            model = dataclasses.replace(self.model_config, lora=None)
-            self._reference = CausalLM.load(self.policy.folder, model, device=self.config.device)
-            self._reference.module.requires_grad_(False)
-            self._reference.narrow()
-        return _given(self._reference)
+        elif self.policy.peft is not None:
+            with self.policy.base():
+                yield self.policy
+        else:
+            if self._reference is None:
+                self._reference = CausalLM.load(self.policy.folder, self.model_config, device=self.config.device)
+                self._reference.module.requires_grad_(False)
+                self._reference.narrow()
+            yield self._reference
 
     # delivery and state
 
@@ -203,28 +206,3 @@ class LiveLocal(LiveBackend):
     def close(self) -> None:
         self._reference = None
         self.optimizer.zero_grad(set_to_none=True)
-
-
-class _given:
-    """A context that gives ``value``."""
-
-    def __init__(self, lm: CausalLM) -> None:
-        self.lm = lm
-
-    def __enter__(self) -> CausalLM:
-        return self.lm
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-class _without_adapters(_given):
-    """The policy with its adapters switched off."""
-
-    def __enter__(self) -> CausalLM:
-        self._off = self.lm.base()
-        self._off.__enter__()
-        return self.lm
-
-    def __exit__(self, *error: object) -> None:
-        self._off.__exit__(None, None, None)
