@@ -404,3 +404,11 @@ def test_a_lockstep_wave_that_waits_long_says_for_whom():
     one, (told,) = asyncio.run(play())
     assert one.reason is None
     assert "waited 0.05 s for 1 of 4 attempts" in told and "attempt=2" in told
+
+
+def test_a_workflow_that_never_played_anything_ends_the_run_with_its_reason():
+    async def nothing(task, chat):
+        await chat(task.messages)
+
+    with pytest.raises(RunError, match=r"workflow: none of the first 16 attempts could be played; .*returned nothing"):
+        playing(nothing, openings=[(d, "d", d) for d in range(5)])

@@ -321,3 +321,12 @@ def test_operators_run_in_order_and_the_one_that_dropped_the_group_is_named():
 def test_an_operator_that_breaks_ends_the_run_by_name(trouble):
     with pytest.raises(RunError, match=r"operators\.doubles: group run/"):
         operated(("doubles", R.Doubles(trouble)))
+
+
+def test_a_reward_that_never_scored_anything_ends_the_run_with_its_reason():
+    with pytest.raises(
+        RunError, match=r"rewards\.awkward: none of the first 16 attempts could be scored; .*ZeroDivisionError"
+    ):
+        scored(["raise"] * 16, awkward=R.Awkward())
+    # one that did score something goes on
+    assert isinstance(scored(["raise"] * 16 + ["x"], awkward=R.Awkward())[0], Fault)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from trinity_core.errors import RunError
 from trinity_core.protocols import Environment, RunContext, Workflow
 from trinity_core.rollout.chat import AttemptEnded, Chat, TooManyCalls
 from trinity_core.rollout.dispatch import Dispatcher, EngineFailed, Lockstep
@@ -18,6 +19,8 @@ from trinity_core.types import Attempt, Fault, Group, Key, Result, Role, Samplin
 
 log = logging.getLogger("trinity")
 _CLOSE_S = 10.0
+_BROKEN = 16
+"""Attempts in a row from the start, all faults: workflow, world or engine is broken, and the run stops with the reason."""
 
 
 @dataclass
@@ -65,6 +68,8 @@ class Player:
     ) -> None:
         self.run, self.workflow, self.environment = run, workflow, environment
         self.counters = Counters()
+        self._only_faults = 0
+        """Attempts that faulted, while there was no other; -1 once there was."""
         self._on_tokens, self.warn = on_tokens, on_warning or log.warning
 
     async def attempt(self, place: int, play: Play, group: Group, index: int) -> Attempt:
@@ -76,7 +81,18 @@ class Player:
                 break
             self.counters.retries += 1
         self.counters.attempts += 1
+        self._watch(attempt)
         return attempt
+
+    def _watch(self, attempt: Attempt) -> None:
+        if self._only_faults < 0 or not isinstance(attempt.score, Fault):
+            self._only_faults = -1
+            return
+        self._only_faults += 1
+        if self._only_faults >= _BROKEN:
+            raise RunError(
+                f"workflow: none of the first {self._only_faults} attempts could be played; the last: {attempt.score.reason}"
+            )
 
     async def _try(self, place: int, play: Play, group: Group, index: int, number: int) -> Attempt:
         role, explorer = play.roles[index], self.run.config.explorer

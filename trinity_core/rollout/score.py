@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from trinity_core.codec import pack
 from trinity_core.config.schema import Part, RewardSlot
-from trinity_core.errors import ConfigError
+from trinity_core.errors import ConfigError, RunError
 from trinity_core.protocols import Reward, RunContext
 from trinity_core.rollout.outcome import as_score, as_scores, broke, from_wire
 from trinity_core.rollout.pool import Method, Pool, Spec
 from trinity_core.types import Attempt, Fault, Group, Invalid, Ok, Score
 
+BROKEN = 16
+"""Attempts in a row from the start, all faults: the reward is broken, not the answers, and the run stops with its reason."""
 WORKFLOW = "workflow"
 """Name of the part that a workflow's own reward is."""
 
@@ -37,6 +39,21 @@ class Judge:
     live: Any
     """Set if it waits on the loop: what ``open`` gave it."""
     timeout_s: float
+    only_faults: int = 0
+    """Faults so far, while there was nothing else; -1 once there was."""
+
+    def watch(self, scores: Sequence[Score]) -> None:
+        """Raise :class:`~trinity_core.errors.RunError` for a reward that has never scored anything."""
+        faults = [score for score in scores if isinstance(score, Fault)]
+        if self.only_faults < 0 or len(faults) < len(scores):
+            self.only_faults = -1
+            return
+        self.only_faults += len(faults)
+        if self.only_faults >= BROKEN:
+            raise RunError(
+                f"rewards.{self.slot}: none of the first {self.only_faults} attempts could be scored; the last: "
+                f"{faults[-1].reason}. Mend the reward, or drop it: ~rewards.{self.slot}"
+            )
 
     @classmethod
     def of(cls, slot: str, part: Part, run: RunContext) -> Judge:
@@ -117,6 +134,7 @@ class Scorer:
                 fresh = await self._once(judge, replace(group, attempts=[group.attempts[i] for i in again]))
                 for i, score in zip(again, fresh):
                     scores[i] = score
+        judge.watch(scores)
         return scores
 
     async def _once(self, judge: Judge, group: Group) -> list[Score]:
