@@ -50,17 +50,17 @@ def plan(words: Sequence[str]) -> list[Cell]:
         words = [*words, *sweep_words(loader, words)[1]]
         out, words = _take_out(words)
         combinations = cells(loader, words)
-        planned = []
-        for number, cell in enumerate(combinations):
-            shown = " ".join(swept_of(cell, combinations))
+        planned: list[Cell] = []
+        for number, combination in enumerate(combinations):
+            shown = " ".join(swept_of(combination, combinations))
             try:
-                config = check(loader.compose(cell))
+                config = check(loader.compose(combination))
             except TrinityError as error:
                 raise type(error)(f"cell {number} ({shown}): {error}\nNothing was started") from error
             for key in ("resume", "join"):
                 if getattr(config, key) is not None:
                     raise ConfigError(f"{key}: a sweep starts new runs. Drop {key}= or -m")
-            planned.append(Cell(number, cell, shown, config, out / str(number)))
+            planned.append(Cell(number, combination, shown, config, out / str(number)))
         for cell in planned:
             if cell.folder.exists() and any(cell.folder.iterdir()):
                 raise ConfigError(f"out={out}: {cell.folder} exists and is not empty. Name a new folder")

@@ -21,7 +21,7 @@ def sweep_words(composer: Composer, words: Sequence[str]) -> tuple[bool, list[st
     params = OmegaConf.to_container(hydra.sweeper.params or {})
     assert isinstance(params, dict)
     typed = {override.key_or_group for override in composer.parse(words)}
-    extra = [f"{key}={value}" for key, value in params.items() if key not in typed]
+    extra = [f"{key!s}={value}" for key, value in params.items() if key not in typed]
     return str(hydra.mode).endswith("MULTIRUN"), extra
 
 

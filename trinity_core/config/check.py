@@ -128,7 +128,7 @@ def _component(kind: Kind, node: Any, path: str, others: list[str] | None = None
             f"{path}: {name!r} has a field {min(clash)!r}, a key that belongs to the kernel. Rename the field"
         )
     own = {str(key): value for key, value in node.items() if key != "name" and key not in keys}
-    component = build(cls, own, path, repr(name), also=keys)
+    component: Any = build(cls, own, path, repr(name), also=keys)
     slot = build(slot_cls, {key: node[key] for key in keys if key in node}, path, "the slot") if slot_cls else None
     return Part(kind.name, name, path, component, slot)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
@@ -177,7 +177,7 @@ class Composer:
                 ):
                     continue
                 slot_keys = CONFIG_KINDS[group].slot_keys if group in CONFIG_KINDS else ()
-                foreign = [str(n) for n in values if f"{node}.{n}" not in touched and n not in slot_keys]
+                foreign = [n for n in map(str, values) if f"{node}.{n}" not in touched and n not in slot_keys]
                 if foreign:
                     drop = " ".join(f"~{node}.{name}" for name in foreign)
                     raise ConfigError(
@@ -194,7 +194,7 @@ class Composer:
         listed = create_defaults_list(
             repo=repo, config_name="run", overrides_list=groups, prepend_hydra=True, skip_missing=False
         )
-        paths = [d.config_path for d in listed.defaults if (d.config_path or "").startswith("recipe/")]
+        paths = [path for d in listed.defaults if (path := d.config_path or "").startswith("recipe/")]
         loaded = [(path, found) for path in paths if (found := repo.load_config(path)) is not None]
         chosen: dict[str, Any] = {}
         for _, found in loaded:
@@ -202,12 +202,13 @@ class Composer:
                 if isinstance(default, GroupDefault) and default.group:
                     group = default.group.lstrip("/")
                     chosen[f"{group}@{default.package}" if default.package else group] = default.value
-        return [(path.removeprefix("recipe/"), found.config, chosen) for path, found in loaded]
+        return [(path.removeprefix("recipe/"), DictConfig(found.config), chosen) for path, found in loaded]
 
     def _default(self, group: str) -> Any:
         """What ``run.yaml`` selects."""
         run = self.loader.repository.load_config("run")
-        return next((d.value for d in run.defaults_list if isinstance(d, GroupDefault) and d.group == group), None)
+        listed = (run.defaults_list if run else None) or []
+        return next((d.value for d in listed if isinstance(d, GroupDefault) and d.group == group), None)
 
 
 def _is_plural(group: str, node: str) -> bool:
