@@ -73,7 +73,8 @@ def test_gradient_checkpointing_changes_nothing(make_run: Any) -> None:
     assert distance(gradient(Local(gradient_checkpointing=True).open(make_run()), made), plain) <= 1e-5
 
 
-def test_a_model_with_a_window_is_not_shared_and_says_so(make_run: Any, tiny: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("window", [4, 64])
+def test_a_model_with_a_window_is_not_shared_and_says_so(make_run: Any, tiny: Any, tmp_path: Any, window: int) -> None:
     from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 
     config = MistralConfig(
@@ -83,7 +84,7 @@ def test_a_model_with_a_window_is_not_shared_and_says_so(make_run: Any, tiny: An
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        sliding_window=4,
+        sliding_window=window,
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=2,
@@ -91,5 +92,5 @@ def test_a_model_with_a_window_is_not_shared_and_says_so(make_run: Any, tiny: An
     MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
     AutoTokenizer.from_pretrained(tiny).save_pretrained(tmp_path / "mistral")
     live = Local().open(make_run(path=str(tmp_path / "mistral")))
-    assert live.describe()["shared_prefixes"].startswith("off: ")
+    assert live.describe()["shared_prefixes"].startswith("off: MistralForCausalLM")
     assert live.update(batch(), "policy", objective(), lr_scale=1.0).skipped is None

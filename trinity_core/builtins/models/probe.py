@@ -17,6 +17,11 @@ def why_not_shared(model: CausalLM) -> str | None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         return f"{type(model.module).__name__} has layers of type {', '.join(sorted(kinds - {'full_attention'}))}"
+    reach = getattr(config, "max_position_embeddings", None) or float("inf")
+    for name in ("sliding_window", "attention_chunk_size"):  # longer than the probe: only the config knows
+        window = getattr(config, name, None)
+        if window and window < reach and not getattr(config, "layer_types", None):
+            return f"{type(model.module).__name__} sees a window of {window} tokens ({name})"
     size = min(config.vocab_size, 1000)
     prompt = [1 % size, 5 % size, 9 % size, 7 % size]
     answers = [[11 % size, 3 % size, 2 % size], [8 % size, 6 % size]]
