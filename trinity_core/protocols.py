@@ -317,6 +317,10 @@ class Ledger:
         """Draws in flight (leases alive); with ``before_version`` only those begun under an earlier version."""
         raise NotImplementedError
 
+    def first_in_flight(self) -> int | None:
+        """The lowest draw in flight; ``None`` if there is none. Ordered trainers lease nothing behind it."""
+        raise NotImplementedError
+
     def give_up(self, places: int, step: int, reason: str) -> None:
         """A short step gave up this many places; they count as taken."""
         raise NotImplementedError

@@ -141,11 +141,11 @@ class Evaluator:
 
     def settings(self, slot: str) -> str:
         """Hash of everything that an evaluation's number depends on besides the weights."""
-        from trinity_core.config.plain import part_to_plain
+        from trinity_core.config.plain import plain
 
         parts = self.run.config.parts
         wanted = {
-            path: part_to_plain(part)
+            path: [part.name, plain(part.component)]
             for path, part in parts.items()
             if path == f"eval.tasksets.{slot}"
             or path.startswith("rewards.")

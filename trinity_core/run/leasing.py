@@ -25,7 +25,12 @@ async def lease_step(run: Run, step: int) -> Lease:
     deadline = time.monotonic() + config.trainer.wait_s
     alive = Liveness(run)
     while True:
+        first = (
+            ledger.first_in_flight() if run.gate.ordered else None
+        )  # read before the index: what ends meanwhile waits
         index = ledger.index(max_uses=config.trainer.max_uses)
+        if first is not None:
+            index = [entry for entry in index if entry.draw < first]  # strict draw order, however many explorers play
         if not run.gate.ordered:
             oldest = step - 1 - config.sync.max_staleness
             stale = [entry.id for entry in index if entry.version is not None and entry.version < oldest]

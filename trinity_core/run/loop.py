@@ -133,7 +133,8 @@ async def train(run: Run, training: Training) -> None:
 
         metrics = step_metrics(run, prepared.metrics | staleness(groups, step), results, groups)
         training.chain(metrics)
-        metrics |= {"time/step_s": time.perf_counter() - began, "time/wait_s": leased - began}
+        ended = time.perf_counter()
+        metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
         run.tell("step", step, metrics)
 
         last = step == config.steps

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from trinity_core.run.resume import compare, identity
 from trinity_core.run.state import Training
 
 PROGRESS_S = 0.5
+RATE_S = 10.0
+"""Tokens per second are an average over this long: tokens arrive a wave at a time."""
 
 
 def start(config: RunConfig, words: Sequence[str], *, out: Path | None = None) -> dict[str, Any]:
@@ -268,12 +271,11 @@ async def ticking(run: Run) -> AsyncIterator[None]:
     """Heartbeats for the trackers and for the places this process holds."""
 
     async def progress() -> None:
-        last, tokens = time.perf_counter(), run.tokens_sampled
+        seen: deque[tuple[float, int]] = deque(maxlen=round(RATE_S / PROGRESS_S))
         while True:
-            now = time.perf_counter()
-            rate = (run.tokens_sampled - tokens) / max(1e-9, now - last) if now > last else 0.0
-            last, tokens = now, run.tokens_sampled
-            run.tell("progress", run.progress(rate))
+            seen.append((time.perf_counter(), run.tokens_sampled))
+            (then, before), (now, after) = seen[0], seen[-1]
+            run.tell("progress", run.progress((after - before) / (now - then) if now > then else 0.0))
             await asyncio.sleep(PROGRESS_S)
 
     async def beat() -> None:

@@ -30,7 +30,7 @@ def step_line(step: int, metrics: Mapping[str, float]) -> str:
     if seconds is not None:
         words.append(f"{seconds:.1f} s")
         if seconds > 0 and "tokens/trained" in metrics:
-            words.append(f"{metrics['tokens/trained'] / seconds:,.0f} tok/s")
+            words.append(f"{metrics['tokens/trained'] / seconds:,.0f} tok/s trained")
     return "  ".join(words)
 
 
