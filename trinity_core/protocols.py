@@ -26,7 +26,6 @@ from trinity_core.types import (
     Receipt,
     Request,
     Result,
-    Score,
     Scores,
     Step,
     Task,
