@@ -64,6 +64,7 @@ class Liveness:
             return
         owners = [owner for owner in run.ledger.acknowledged() if owner != run.owner]
         if not owners:
+            self._last_seen = time.time()
             return  # none has joined yet: the deadline bounds this
         beats = [float(run.ledger.heard(f"alive:{owner}") or 0.0) for owner in owners]
         self._last_seen = max(self._last_seen, *beats)
