@@ -30,7 +30,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "single_turn": DIGITS,
     "multi_turn": (
         "taskset=[guess]",
-        "reward=[]",
         "workflow=multi_turn",
         "environment=guess",
         "environment.max_delay_s=0.02",
@@ -71,6 +70,13 @@ def model_words(model: str, folder: Path) -> tuple[str, ...]:
         make_tiny(folder / "tiny-model")
         return (f"model.path={folder / 'tiny-model'}", "backend=local", "engine=hf", "optim.lr=0.003")
     return ("model=smollm2", "backend=local", "engine=hf")
+
+
+def reward_words(model: str, variant: str) -> tuple[str, ...]:
+    """A random Llama never answers right: what it is trained on must give any text a score."""
+    if model == "tiny":
+        return ("reward=[]", "+reward@rewards.letters=trinity_core.testing.fakes:Letters")
+    return ("reward=[]",) if variant == "multi_turn" else ()
 
 
 def command(*words: str) -> list[str]:
@@ -174,7 +180,8 @@ def experiment(
     rng = random.Random(f"{seed} {variant} {model}")
     with tempfile.TemporaryDirectory(prefix="trinity-kill-") as name:
         base = Path(name)
-        words = (*model_words(model, base), *SMALL, *VARIANTS[variant], f"steps={steps or STEPS[model]}", *extra)
+        parts = (*model_words(model, base), *VARIANTS[variant], *reward_words(model, variant))
+        words = (*parts, *SMALL, f"steps={steps or STEPS[model]}", *extra)
         print(f"{variant} on {model}: trinity run {' '.join(words)}", flush=True)
         alone = base / "alone"
         seconds = finish([*words, f"out={alone}"], base / "alone.txt")

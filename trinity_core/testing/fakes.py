@@ -18,7 +18,7 @@ import numpy as np
 
 from trinity_core.builtins.fake.tokenizer import CharTokenizer
 from trinity_core.config.schema import Algorithm, Model, Optim, RunConfig, SamplingConfig
-from trinity_core.protocols import RunContext, Taskset, Tokenizer
+from trinity_core.protocols import Reward, RunContext, Taskset, Tokenizer
 from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Role, Sampling, Score, Task
 
 if TYPE_CHECKING:
@@ -152,6 +152,18 @@ class Digits(Taskset):
             raise IndexError(row)
         number = self.start + row
         return FakeTask(str(number % 10), f"say {number}")
+
+
+@dataclass(frozen=True)
+class Letters(Reward):
+    """A score for any text at all, even of a policy that knows nothing: the share of its characters that are even.
+
+    >>> Letters()(FakeAttempt("abcd"))  # b and d: 98 and 100
+    0.5
+    """
+
+    def __call__(self, attempt: Attempt) -> float:
+        return sum(ord(character) % 2 == 0 for character in attempt.text) / max(len(attempt.text), 1)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ class LiveLocal(LiveBackend):
         with torch.random.fork_rng(devices=[]):  # adapters start from the run's seed, whatever ran before
             torch.manual_seed(seed)
             self.policy = CausalLM.load(folder, model, device=config.device, lora=model.lora)
+        # A checkpoint holds the generator's state: it must be the run's, not the process's.
+        torch.manual_seed(seed)
         self._reference: CausalLM | None = None
         if config.gradient_checkpointing:
             self.policy.module.train()  # the switch acts in training mode only; dropout is 0 in every mode

@@ -88,7 +88,8 @@ def write(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
     whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
-        save_file(whole, file, metadata={"format": "pt", "digest": f"{digest_tensors(whole.items()):016x}"})
+        # One key: safetensors writes several in random order, and equal states must be equal files.
+        save_file(whole, file, metadata={"digest": f"{digest_tensors(whole.items()):016x}"})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{file}: cannot be written ({error}). Free some space; the checkpoint before it is untouched"
