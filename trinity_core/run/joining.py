@@ -57,7 +57,8 @@ async def join_config(
 
 async def explore_for(run: Run, root: Path) -> dict[str, Any]:
     """Open what playing needs and play until the trainer is done. A trainer that resumed is joined again."""
-    from trinity_core.run.session import open_play, stopping, ticking
+    from trinity_core.run.parts import open_play
+    from trinity_core.run.session import stopping, ticking
 
     logs = root / "explorers" / run.owner
     logs.mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trinity_core.protocols import Taskset
     from trinity_core.run.context import Run
 
 
@@ -40,13 +41,18 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
             ("rewards", ", ".join(config.slots("rewards")) or "the workflow's own"),
             (
                 "evaluation",
-                ", ".join(f"{slot} ({len(tasks):,})" for slot, tasks in run.eval_tasksets.items()) or "none",
+                ", ".join(f"{slot} ({_rows(run, tasks):,})" for slot, tasks in run.eval_tasksets.items()) or "none",
             ),
             ("sync", _sync(run)),
             ("folder", str(run.dir)),
         ],
     }
     return plan
+
+
+def _rows(run: Run, tasks: Taskset) -> int:
+    limit = run.config.eval.limit
+    return len(tasks) if limit is None else min(limit, len(tasks))
 
 
 def _name(run: Run, path: str) -> str:
