@@ -18,8 +18,8 @@ from trinity_core.builtins.losses.importance_sampling import ImportanceSampling
 from trinity_core.builtins.losses.ppo import PPOClip
 from trinity_core.builtins.losses.sft import SFT
 from trinity_core.config.schema import Critic, Optim
-from trinity_core.testing.contracts.backend import PolicyGradient, batch_for, trained_once
 from trinity_core.testing.fakes import Digits, FakeRun, bare_config, fake_group
+from trinity_core.testing.one_update import PolicyGradient, batch_for, trained_once
 from trinity_core.testing.play import sample_groups
 from trinity_core.types import Sampling
 

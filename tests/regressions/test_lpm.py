@@ -10,9 +10,9 @@ import pytest
 from trinity_core.algo.assemble import assemble
 from trinity_core.builtins.backends.fake import Fake
 from trinity_core.builtins.engines.fake import FakeEngine
-from trinity_core.testing.contracts.backend import PolicyGradient, batch_for, objective, trained_once
 from trinity_core.testing.contracts.engine import best_lag
 from trinity_core.testing.fakes import Digits, FakeRun
+from trinity_core.testing.one_update import PolicyGradient, batch_for, objective, trained_once
 from trinity_core.testing.play import sample_groups
 from trinity_core.types import Sampling
 

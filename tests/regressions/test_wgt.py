@@ -13,8 +13,8 @@ from trinity_core.builtins.backends.fake import Fake
 from trinity_core.builtins.engines.fake import FakeEngine, LiveFakeEngine
 from trinity_core.errors import DeliveryError
 from trinity_core.run.deliver import deliver
-from trinity_core.testing.contracts.backend import trained_once
 from trinity_core.testing.fakes import FakeRun
+from trinity_core.testing.one_update import trained_once
 from trinity_core.types import Receipt, Weights
 
 

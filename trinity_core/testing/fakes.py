@@ -183,13 +183,13 @@ def bare_config(**nodes: Any) -> RunConfig:
     >>> bare_config(seed=3).seed
     3
     """
-    nodes = {
+    whole: dict[str, Any] = {
         "model": Model("fake"),
         "algorithm": Algorithm("none"),
         "optim": Optim(lr=0.3),
         "sampling": SamplingConfig(max_response=4),
     } | nodes
-    return RunConfig(**nodes)
+    return RunConfig(**whole)
 
 
 class FakeRun(RunContext):

@@ -90,12 +90,12 @@ class LiveFakeEngine(LiveEngine):
         logp_T = np.full(len(tokens_T), np.nan)
         logp_T[1:] = np.take_along_axis(logp_TV, tokens_T[1:, None].astype(np.int64), axis=1)[:, 0]
         if not topk:
-            return Scores(logp_T)  # type: ignore[arg-type]
+            return Scores(logp_T)
         ids_TK = np.zeros((len(tokens_T), topk), dtype=np.int32)
         top_TK = np.full((len(tokens_T), topk), np.nan)
         ids_TK[1:] = np.argsort(-logp_TV, axis=1, kind="stable")[:, :topk]
         top_TK[1:] = np.take_along_axis(logp_TV, ids_TK[1:].astype(np.int64), axis=1)
-        return Scores(logp_T, ids_TK, top_TK)  # type: ignore[arg-type]
+        return Scores(logp_T, ids_TK, top_TK)
 
     async def load(self, weights: Weights, *, in_flight: Literal["finish", "abort", "continue"] = "finish") -> Receipt:
         table, receipt = self._receive(weights)

@@ -100,7 +100,8 @@ class Wave:
         cumulative_BV = np.cumsum(weight_BV, axis=1)
         token_B = (cumulative_BV <= (uniform_B * cumulative_BV[:, -1])[:, None]).sum(axis=1)
         greedy_B = np.array([reply.request.sampling.greedy for reply in going])
-        return np.where(greedy_B, logp_BV.argmax(axis=1), token_B).astype(np.int32)
+        chosen_B: NDArray[np.int32] = np.where(greedy_B, logp_BV.argmax(axis=1), token_B).astype(np.int32)
+        return chosen_B
 
 
 def truncate(weight_V: NDArray[np.float64], *, top_k: int, top_p: float) -> NDArray[np.float64]:

@@ -66,7 +66,8 @@ def prefix_hashes(tokens_T: NDArray[np.int32], offsets_B1: NDArray[np.int64]) ->
     up, down = _powers(_MULTIPLIER, longest), _powers(_INVERSE, longest)
     sums_T = np.cumsum((tokens_T.astype(np.uint64) + np.uint64(1)) * down[place_T], dtype=np.uint64)
     before_B = np.concatenate([np.zeros(1, np.uint64), sums_T])[offsets_B1[:-1]]
-    return (sums_T - np.repeat(before_B, lengths_B)) * up[place_T]
+    hash_T: NDArray[np.uint64] = (sums_T - np.repeat(before_B, lengths_B)) * up[place_T]
+    return hash_T
 
 
 def state_of(hash_N: NDArray[np.uint64], states: int) -> NDArray[np.int64]:
@@ -85,7 +86,8 @@ def _powers(base: int, n: int) -> NDArray[np.uint64]:
 def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Over the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    logp: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return logp
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

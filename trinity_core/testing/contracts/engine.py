@@ -42,7 +42,7 @@ def stage(component: Engine, tmp: Path) -> Iterator[tuple[LiveEngine, LiveBacken
 
 def moved(backend: LiveBackend) -> None:
     """Change the policy by training one step."""
-    from trinity_core.testing.contracts.backend import trained_once
+    from trinity_core.testing.one_update import trained_once
 
     trained_once(backend)
 
