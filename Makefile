@@ -47,7 +47,8 @@ quickstart:  ## install, then train SmolLM2-135M by GRPO on two CPU cores (SEED=
 	@$(BIN)/trinity run recipe=quickstart seed=$(SEED) out='$(RUN)'
 
 test: $(VENV)/.dev  ## every test, the one that trains a real model among them
-	@$(BIN)/python -m pytest tests $(wildcard plugins/*/tests) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests $(wildcard plugins/*/tests) $(ARGS)
+	@$(BIN)/python -m pytest -m slow --durations 10 tests $(ARGS)
 
 check: lint types unit  ## format, lint, types and the quick tests
 
@@ -59,7 +60,7 @@ types: $(VENV)/.dev  ## mypy --strict on the public surface
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev  ## tests that need no service and train no real model
-	@$(BIN)/python -m pytest -m 'not slow and not service' $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not service' $(ARGS)
 
 docs: $(VENV)/.dev  ## write docs/hooks.md and docs/components.md from the code
 	@$(BIN)/python scripts/docs.py

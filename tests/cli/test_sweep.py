@@ -96,6 +96,7 @@ def test_a_failing_cell_does_not_stop_the_others_and_the_code_says_so(trinity, h
     assert "failed" in done.stdout and "finished" in done.stdout  # the table
 
 
+@pytest.mark.slow
 def test_each_cell_equals_the_same_run_alone(trinity, here):
     done = trinity("run", "-m", *QUICK, "seed=0,1", "algorithm.group_size=4,8", "out=there")
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,8 @@ import pytest
 
 from tests.e2e.helpers import DIGITS, FAKE, trinity
 
+pytestmark = pytest.mark.slow
+
 RUN = ("run", *FAKE, *DIGITS, "explorer.max_draws=2", "explorer.retries=0")
 USER = "tests.e2e.user_parts"
 ROOT = str(Path(__file__).parents[2])

@@ -6,6 +6,8 @@ import pytest
 
 from tests.e2e.kill import VARIANTS, experiment
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_killed_run_ends_as_if_it_never_was(variant, tmp_path):

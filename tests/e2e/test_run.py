@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.helpers import DIGITS, FAKE, digest, summary, trinity
 
+pytestmark = pytest.mark.slow
+
 RUN = ("run", *FAKE, *DIGITS)
 
 

@@ -200,6 +200,7 @@ def test_a_template_without_generation_marks_is_enough():
 
 
 def test_a_tokenizer_without_a_chat_template_is_one_message_with_the_fix():
+    """TOK-23: what a template cannot do is said at the start, with the way on."""
     with pytest.raises(
         ModelError, match=r"model\.chat_template: the tokenizer has no chat template\. Choose an instruct model"
     ):
@@ -207,6 +208,7 @@ def test_a_tokenizer_without_a_chat_template_is_one_message_with_the_fix():
 
 
 def test_a_template_that_refuses_a_role_names_the_roles():
+    """TOK-23: a template that cannot render a conversation says which roles it was given."""
     with pytest.raises(ModelError, match="a conversation with the roles user, narrator"):
         Renderer(Newline()).render([USER_1, {"role": "narrator", "content": "then"}])
 

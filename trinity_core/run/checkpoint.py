@@ -39,13 +39,15 @@ def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, 
         os.replace(aside, final)
         _fsync(root)
         write_atomic(root / LATEST, final.name + "\n")
-    except (OSError, RuntimeError) as error:  # torch and safetensors report a full disk as RuntimeError
+    except Exception as error:
+        # whatever went wrong (torch and safetensors have errors of their own for a full disk): nothing half-written stays
         shutil.rmtree(aside, ignore_errors=True)
         last = newest(root)
-        way_on = f"The last good checkpoint is {last}" if last else "There is no earlier checkpoint"
-        raise CheckpointError(
-            f"{final}: could not be written ({error}). {way_on}. Free some space, then resume"
-        ) from error
+        kept = f"The last good checkpoint is {last}" if last else "There is no earlier checkpoint"
+        full = isinstance(error, OSError) or "I/O error" in str(error) or "write" in str(error)
+        cause = str(error) if full else f"{type(error).__name__}: {error}"
+        fix = "Free some space, then resume" if full else "Mend that, then resume"
+        raise CheckpointError(f"{final}: could not be written ({cause}). {kept}. {fix}") from error
     for old in sorted(root.glob("step-*"))[:-keep] if keep > 0 else []:
         shutil.rmtree(old)
     return final
