@@ -80,7 +80,7 @@ class Objective:
         ``entropy``: a bonus with ``coef["entropy"]`` is added."""
         needs = loss.needs()
         outputs = {"logp"} | {need for need in needs if need.startswith("vocab:")}
-        if entropy or "entropy_grad" in needs:
+        if entropy or needs & {"entropy", "entropy_grad"}:
             outputs.add("entropy")
         if "value" in needs or clip_value is not None:
             outputs.add("value")

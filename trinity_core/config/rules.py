@@ -208,17 +208,29 @@ def _meeting(config: RunConfig) -> None:
         )
 
 
+UNSUPPLIED = {
+    "teacher_topk": "a teacher's likeliest tokens",
+    "expert": "attempts that were given, not played",
+    "pairs": "chosen and rejected attempts",
+}
+"""Needs that backends and batches can carry, but no taskset or run of this release supplies."""
+
+
 def _needs(config: RunConfig) -> None:
     """Everything that advantage, loss, KL, entropy and corrections read, against what the backend gives."""
     backend = config.part("backend")
+    if config.critic is not None and "value" not in {need for need, _, _ in _asked(config)}:
+        raise ConfigError(
+            "critic: neither advantage nor loss needs a value, so nothing would train it. Write critic=null"
+        )
     given = type(backend).provides
     for need, who, instead in _asked(config):
         kind = "vocab" if need.startswith("vocab:") else need
         if kind == "value" and config.critic is None:
             raise ConfigError(f"critic: {who} needs value, which a critic gives. Write critic=value_head")
-        if kind.startswith("teacher") and "models.teacher.engine" not in config.parts:
+        if kind in UNSUPPLIED:
             raise ConfigError(
-                f"models.teacher: {who} needs {kind}, which a teacher gives. Write +engine@models.teacher.engine=NAME"
+                f"{who} needs {kind}: {UNSUPPLIED[kind]}, and nothing in this release brings that. Choose {instead}"
             )
         if (kind in BACKEND_NEEDS or kind == "vocab") and kind not in given:
             raise ConfigError(

@@ -82,6 +82,7 @@ class Critic:
     clip: float = 0.2
     coef: float = 0.5
     warmup_steps: int = 0
+    """First steps that train the critic alone."""
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,8 @@ class RunConfig:
     """Run folder; null: ``runs/<date>/<time>``."""
     resume: str | None = None
     """A run folder to go on with."""
-    resume_config: Literal["refuse", "saved", "new"] = "refuse"
-    """What to do with differences nobody typed."""
+    resume_config: Literal["refuse", "new"] = "refuse"
+    """resume: what to do with differences that nobody typed. (An old value is kept by typing it.)"""
     join: str | None = None
     """explore: the run folder of the trainer to play for."""
     parts: Mapping[str, Part] = field(default_factory=dict)

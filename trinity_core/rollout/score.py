@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -56,7 +56,8 @@ class Judge:
             )
 
     @classmethod
-    def of(cls, slot: str, part: Part, run: RunContext) -> Judge:
+    def of(cls, slot: str, part: Part, open_live: Callable[[str, Any], Any]) -> Judge:
+        """``open_live(path, component)`` opens a reward that waits; whoever gave it closes it."""
         component, where = part.component, f"rewards.{slot}"
         one, whole = overrides(component, Reward, "__call__"), overrides(component, Reward, "group")
         if one == whole:
@@ -68,7 +69,7 @@ class Judge:
         keys = part.slot if isinstance(part.slot, RewardSlot) else RewardSlot()
         method: Method = "attempt" if one else "group"
         if inspect.iscoroutinefunction(function):
-            return cls(slot, keys, method, None, component.open(run), float(component.timeout_s))
+            return cls(slot, keys, method, None, open_live(where, component), float(component.timeout_s))
         return cls(slot, keys, method, Spec.of(component, where), None, float(component.timeout_s))
 
 
@@ -88,9 +89,14 @@ class Scorer:
         *,
         pool: Pool | None = None,
         retries: int = 1,
+        open_live: Callable[[str, Any], Any] | None = None,
     ) -> None:
+        """``open_live(path, component)`` opens rewards that wait, and then keeps and closes them (a run does); default:
+        the scorer opens and closes them itself."""
         self.pool = pool or Pool(workers)
-        self.judges = [Judge.of(slot, part, run) for slot, part in slots.items()]
+        self._owns_live = open_live is None
+        opening = open_live or (lambda _, component: component.open(run))
+        self.judges = [Judge.of(slot, part, opening) for slot, part in slots.items()]
         self.retries = retries
         """Times a retryable fault is scored again."""
         known = {WORKFLOW, *slots}
@@ -119,7 +125,7 @@ class Scorer:
         """Kill the processes, close what waits. Twice is fine."""
         self.pool.close()
         for judge in self.judges:
-            if judge.live is not None and hasattr(judge.live, "close"):
+            if self._owns_live and judge.live is not None and hasattr(judge.live, "close"):
                 judge.live.close()
 
     async def _ask(self, judge: Judge, group: Group) -> list[Score]:

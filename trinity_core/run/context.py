@@ -20,7 +20,7 @@ from trinity_core.rollout.operate import Operators
 from trinity_core.rollout.renderer import Renderer
 from trinity_core.run.gate import Gate
 from trinity_core.run.source import Bell
-from trinity_core.types import Group, Receipt
+from trinity_core.types import Group, Receipt, Role
 
 
 class Clock:
@@ -79,15 +79,21 @@ class Run(RunContext):
         self.sizes: dict[str, int] = {}
         self.weights: dict[str, float] = {}
         self.void_reasons: Counter[str] = Counter()
+        self.filtered: Counter[str] = Counter()
         self.receipt: Receipt | None = None
         alone = config.mode == "explore" and config.join is None
         self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone)
         self.bell = Bell()
         self.engine_lock = asyncio.Lock()
         self.clock = Clock()
+        self.previous_mode: str | None = None
+        """Mode of the run that is resumed."""
+        self.manifest_changes: list[str] = []
+        """What a resumed run computes with that differs from before."""
         self.phase = "starting"
         self.phase_of_trainer = ""
         self.tokens_sampled = 0
+        self.has_trained = False
         self._logged: dict[str, list[float]] = {}
         self._training_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._closers: list[tuple[str, Callable[[], Any]]] = []
@@ -105,6 +111,18 @@ class Run(RunContext):
         taken = {name: float(np.mean(values)) for name, values in self._logged.items()}
         self._logged.clear()
         return taken
+
+    def take_filtered(self) -> dict[str, float]:
+        """Groups that each operator dropped since the last step."""
+        taken = {slot: float(count) for slot, count in sorted(self.filtered.items())}
+        self.filtered.clear()
+        return taken
+
+    @property
+    def extra_roles(self) -> tuple[Role, ...]:
+        """Attempts of each draw beside the sampled ones: a greedy one where the algorithm's baseline needs it."""
+        parts = [self.config.part(path) for path in ("advantage", "loss")]
+        return ("greedy",) if any(part is not None and "greedy" in part.needs() for part in parts) else ()
 
     # what the loops call
     async def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

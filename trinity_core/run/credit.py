@@ -64,16 +64,22 @@ class Algorithm:
         return {"forward": "forward", "measure": "measured", "sampler": "sampler"}[asked]
 
     def objective(self, step: int) -> Objective:
-        """The picklable loss of ``step``: schedules are evaluated, no component counts steps."""
+        """The picklable loss of ``step`` (from 1; schedules count from 0): no component counts steps."""
         config = self.config
         return Objective.of(
-            loss=at_step(config.part("loss"), step),
-            corrections=tuple(at_step(part.component, step) for part in config.slots("corrections").values()),
+            loss=at_step(config.part("loss"), step - 1),
+            corrections=tuple(at_step(part.component, step - 1) for part in config.slots("corrections").values()),
             kl=config.algorithm.kl if self.uses_reference and config.algorithm.kl.where == "loss" else None,
-            clip_value=config.critic.clip if config.critic else None,
             entropy=config.algorithm.entropy_coef != 0,
             old=self.old,
         )
+
+    def critic(self, step: int) -> tuple[Objective | None, bool]:
+        """The value model's objective, if something needs values; and whether ``step`` trains the policy beside it."""
+        critic = self.config.critic
+        if critic is None or "value" not in self.needs:
+            return None, True
+        return Objective.critic(critic.clip), step > critic.warmup_steps
 
 
 @dataclass
@@ -89,13 +95,14 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
     config = algorithm.config
     batch = assemble(groups, seed=seed, step=step)
     batch.coef = {
-        "kl": evaluate(config.algorithm.kl.coef, step),
-        "entropy": evaluate(config.algorithm.entropy_coef, step),
+        "kl": evaluate(config.algorithm.kl.coef, step - 1),
+        "entropy": evaluate(config.algorithm.entropy_coef, step - 1),
         "value": config.critic.coef if config.critic else 0.0,
     }
     needs = algorithm.needs
+    metrics = group_metrics(groups) | {f"batch/{name}": float(number) for name, number in batch.counts.items()}
     if not batch.num_actions:
-        return Prepared(batch, group_metrics(groups))
+        return Prepared(batch, metrics)
     advantage = config.part("advantage")
     wanted = {"logp"} if algorithm.old == "measured" and "old_logp" in needs else set()
     if advantage is not None and "entropy" in advantage.needs():
@@ -107,15 +114,16 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
         batch.measured["old_logp"] = batch.sampler_logp_N.astype(np.float64)
     if "ref_logp" in needs:
         batch.measured["ref_logp"] = backend.measure(batch, "reference", frozenset({"logp"}))["logp"]
+    if "teacher_logp" in needs:
+        batch.measured["teacher_logp"] = backend.measure(batch, "teacher", frozenset({"logp"}))["logp"]
     if "value" in needs:
         batch.measured["value"] = backend.measure(batch, "critic", frozenset({"value"}))["value"]
-    metrics = group_metrics(groups) | {f"batch/{name}": float(number) for name, number in batch.counts.items()}
     if advantage is not None:
         in_reward = algorithm.uses_reference and config.algorithm.kl.where == "reward"
         scores = advantage_batch(groups, batch, advantage.needs() | ({"old_logp", "ref_logp"} if in_reward else set()))
         if in_reward:
             scores = penalise(scores, batch.coef["kl"], config.algorithm.kl.estimator)
-        credit = at_step(advantage, step)(scores)
+        credit = at_step(advantage, step - 1)(scores)
         apply_credit(batch, scores, credit)
         metrics |= {f"advantage/{name}": float(value) for name, value in credit.metrics.items()}
     return Prepared(batch, metrics)

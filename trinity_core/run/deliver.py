@@ -75,6 +75,10 @@ async def deliver(engine: LiveEngine, weights: Weights) -> Receipt:
         raise DeliveryError(
             f"engine {receipt.engine}: acknowledged version {receipt.version}, version {weights.version} was sent"
         )
+    if receipt.evidence == "probe":
+        raise DeliveryError(
+            f"engine {receipt.engine}: its receipt is a probe, which nothing decides yet. Give same_object or digest"
+        )
     if weights.digest is not None and weights.kind != "module":
         if receipt.evidence == "digest" and receipt.digest != weights.digest:
             raise DeliveryError(

@@ -21,7 +21,7 @@ from trinity_core.run.credit import lr_scale, prepare, staleness, updates
 from trinity_core.run.deliver import load
 from trinity_core.run.filling import Filling
 from trinity_core.run.leasing import heartbeat, lease_step, settled
-from trinity_core.run.metrics import step_metrics
+from trinity_core.run.metrics import check_trainable, critic_metrics, step_metrics
 from trinity_core.run.source import Source
 from trinity_core.run.state import Training
 
@@ -75,7 +75,7 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
     picked = run.selector.pick([opening.draw for opening in openings], run.sizes, run.weights)
     places = {opening.draw: opening.place for opening in openings}
     draws = [(opening.draw, slot, row) for opening, (slot, row) in zip(openings, picked)]
-    async with contextlib.aclosing(run.scheduler.play(draws)) as played:
+    async with contextlib.aclosing(run.scheduler.play(draws, extra_roles=run.extra_roles)) as played:
         async for one in played:
             await store(run, one, places[one.group.draw])
 
@@ -92,6 +92,7 @@ async def store(run: Run, played: Played, place: str) -> None:
         kept, dropped_by = await run.operate(group)
         if not kept:
             run.void_reasons[f"filtered by {dropped_by}"] += 1
+            run.filtered[dropped_by] += 1
             ledger.drop(group.id, "filtered", dropped_by, place=place)
             return
         for number, one in enumerate(kept):
@@ -123,15 +124,22 @@ async def train(run: Run, training: Training) -> None:
 
             run.phase_of_trainer = "training"
             prepared = await run.compute(prepare, training.algorithm, backend, groups, seed=run.seed, step=step)
+            check_trainable(run, step, groups, prepared)
             objective = training.algorithm.objective(step)
-            results = []
+            critic, policy_too = training.algorithm.critic(step)
+            results, values = [], []
             for number, update in enumerate(updates(prepared, config)):
                 scale = lr_scale(config.optim, run.step * training.algorithm.updates_per_step + number, total)
-                results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
+                if critic is not None:
+                    values.append(await run.compute(backend.update, update, "critic", critic, lr_scale=scale))
+                if policy_too:
+                    results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
             ledger.commit(lease, step)
         run.step = step
 
-        metrics = step_metrics(run, prepared.metrics | staleness(groups, step), results, groups)
+        metrics = step_metrics(
+            run, prepared.metrics | staleness(groups, step) | critic_metrics(values), results, groups
+        )
         training.chain(metrics)
         ended = time.perf_counter()
         metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
@@ -146,7 +154,7 @@ async def train(run: Run, training: Training) -> None:
         if gate.ordered and (checkpoint or evaluate):
             await settled(run, step)
         if checkpoint:
-            training.save(step)
+            await training.save(step)
         if evaluate or not last or not gate.ordered:
             weights = await training.publish(step)
         if evaluate and weights is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,11 @@ from trinity_core.types import Group, UpdateResult
 
 if TYPE_CHECKING:
     from trinity_core.run.context import Run
+    from trinity_core.run.credit import Prepared
+
+
+OVER_UPDATES: dict[str, Callable[[Sequence[float]], float]] = {"tokens": sum, "min": min, "max": max}
+"""How a statistic of several updates becomes one of the step, by the last word of its name; all others are averaged."""
 
 
 def step_metrics(
@@ -28,7 +33,8 @@ def step_metrics(
     if results:
         names = sorted({name for result in results for name in result.stats})
         for name in names:
-            metrics[name] = float(np.mean([result.stats[name] for result in results if name in result.stats]))
+            values = [result.stats[name] for result in results if name in result.stats]
+            metrics[name] = float(OVER_UPDATES.get(name.rpartition("/")[2], np.mean)(values))
         metrics |= {
             "loss": float(np.mean([result.loss for result in results])),
             "grad_norm": float(np.mean([result.grad_norm for result in results])),
@@ -45,9 +51,34 @@ def step_metrics(
         "tokens/trained": float(trained),
         "tokens/sampled": float(run.tokens_sampled),
         "memory/rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **{f"groups/filtered/{slot}": count for slot, count in run.take_filtered().items()},
         **{f"logged/{name}": value for name, value in run.take_logged().items()},
     }
     return metrics
+
+
+def critic_metrics(results: Sequence[UpdateResult]) -> dict[str, float]:
+    """Loss and gradient norm of the value model's updates."""
+    if not results:
+        return {}
+    return {
+        "critic/loss": float(np.mean([result.loss for result in results])),
+        "critic/grad_norm": float(np.mean([result.grad_norm for result in results])),
+    }
+
+
+def check_trainable(run: Run, step: int, groups: Sequence[Group], prepared: Prepared) -> None:
+    """Groups without a single action token are an error until some step had one: the data, not bad luck, is the cause."""
+    if prepared.batch.num_actions:
+        run.has_trained = True
+    elif groups and not run.has_trained:
+        counts = prepared.batch.counts
+        raise RunError(
+            f"step {step}: none of its {len(groups)} groups has an action token to train on, nor had any before: "
+            f"{counts['untrained_attempts']} attempts without a score, {counts['empty_sequences']} sequences in which nothing "
+            f"was sampled or marked as target, {counts['missing_logp']} sampled tokens whose log-probability the engine did "
+            "not give. Look at workflow, operators and engine"
+        )
 
 
 def check_movement(step: int, results: Sequence[UpdateResult]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trinity_core.config.plain import to_plain
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import Position
@@ -40,6 +42,9 @@ async def open_parts(run: Run) -> Training:
         state = checkpoint.load_state(resumed)
         run.backend.load(resumed / checkpoint.BACKEND)
         position = training.restore(state)
+    elif config.resume and run.previous_mode == "explore":
+        # nothing was trained yet, and what an explorer alone has played is there to be trained on
+        position = replace(run.ledger.position(1), step=0)
     elif config.resume:
         position = Position(step=0, draw=0, given_up=0)  # it stopped before its first checkpoint
     run.ledger.begin(position, ordered=run.gate.ordered)
@@ -62,6 +67,8 @@ async def open_parts(run: Run) -> Training:
         run.tell(
             "warned", "this chat template does not keep the prefix property: each turn becomes an experience of its own"
         )
+    for change in run.manifest_changes:
+        run.tell("warned", change)
     return training
 
 
@@ -81,7 +88,7 @@ def open_play(run: Run) -> None:
         return
     run.selector = run.open("selector", config.part("selector"))
     workflow = run.open("workflow", config.part("workflow"))
-    scorer = Scorer(config.slots("rewards"), run, config.explorer.reward_workers)
+    scorer = Scorer(config.slots("rewards"), run, config.explorer.reward_workers, open_live=run.open)
     run.closing("rewards", scorer.close)
     operators = {slot: part.component for slot, part in config.slots("operators").items()}
     run.operators = {slot: run.open(f"operators.{slot}", component) for slot, component in operators.items()}

@@ -9,12 +9,11 @@ from typing import Any
 from trinity_core.config.plain import to_plain
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError
+from trinity_core.kinds import CONFIG_KINDS
 from trinity_core.run.folder import read_json
 
 HERE_AND_NOW = ("resume", "resume_config", "out", "join")
 """Words that belong to one command line, not to the run."""
-FREE = ("steps", "eval", "trackers", "checkpoint", "threads", "mode", *HERE_AND_NOW)
-"""Nodes that a resume may change when it says so."""
 FIXED = ("model", "seed", "groups_per_step", "buffer", "algorithm.group_size", "sync", "tasksets", "selector")
 """Nodes that a run keeps for life."""
 
@@ -53,7 +52,7 @@ def identity(folder: Path, words: Sequence[str], *, fresh: str) -> tuple[str, li
 
 
 def compare(config: RunConfig, folder: Path, words: Sequence[str]) -> None:
-    """Refuse a resume whose config differs from the saved one in a path that was not typed now, or may never change."""
+    """Refuse a resume whose config differs from the saved one in a path that was not typed, or may never change."""
     from omegaconf import OmegaConf
 
     path = folder / "config.yaml"
@@ -61,21 +60,40 @@ def compare(config: RunConfig, folder: Path, words: Sequence[str]) -> None:
         return  # it stopped before its config was written: there is nothing to differ from
     saved = OmegaConf.to_container(OmegaConf.load(path))
     before = read_json(folder / "words.json", "what was typed")["words"]
-    now = typed(words[len(before) :] if list(words[: len(before)]) == list(before) else words)
+    asked = asked_for(words, before)
     for where, then, today in differences(saved, to_plain(config)):
         if any(_under(where, name) for name in HERE_AND_NOW):
             continue
-        asked = any(_under(where, name) or _under(name, where) or name.endswith("@" + where) for name in now)
         if any(_under(where, name) for name in FIXED):
             raise ConfigError(
                 f"resume={folder}: {where} was {then!r} and is now {today!r}; a run keeps it for life. "
                 f"Leave it as it was, or start a new run"
             )
-        if not asked and config.resume_config == "refuse":
+        if config.resume_config == "refuse" and not any(_under(where, name) or _under(name, where) for name in asked):
             raise ConfigError(
                 f"resume={folder}: {where} was {then!r} and is now {today!r}, and nobody typed that (a changed file or plugin?). "
                 f"Go on with the old value by {where}={then}, or take the new config with resume_config=new"
             )
+
+
+def asked_for(words: Sequence[str], before: Sequence[str]) -> set[str]:
+    """Nodes that somebody typed: by the words of now, each value and each group with all that it selects; and by each value
+    typed earlier (a run that died between writing its words and its config has it only there)."""
+    now = words[len(before) :] if list(words[: len(before)]) == list(before) else words
+    asked = set()
+    for key in typed(now):
+        group, _, package = key.partition("@")
+        if package:
+            asked.add(package)
+        elif group in CONFIG_KINDS:
+            asked.add(CONFIG_KINDS[group].node)
+        elif group == "algorithm":  # a preset selects every part of an algorithm
+            asked |= {"algorithm", "advantage", "loss", "sample_strategy", "critic", "operators"}
+        elif group == "recipe":
+            asked.add("")
+        else:
+            asked.add(key)
+    return asked | {key for key in typed(before) if "." in key or key not in (*CONFIG_KINDS, "algorithm", "recipe")}
 
 
 def differences(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -92,4 +110,4 @@ def _plain(value: Any) -> Any:
 
 
 def _under(path: str, node: str) -> bool:
-    return path == node or path.startswith(node + ".")
+    return node in ("", path) or path.startswith(node + ".")

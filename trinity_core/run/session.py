@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import sys
@@ -19,11 +20,11 @@ from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError, Fenced, RunError, TrinityError
 from trinity_core.run.context import Run
-from trinity_core.run.folder import RunFolder, write_atomic, write_json
+from trinity_core.run.folder import RunFolder, read_json, write_atomic, write_json
 from trinity_core.run.joining import explore_for, join_config
 from trinity_core.run.loop import both, explore, train
 from trinity_core.run.parts import open_parts
-from trinity_core.run.resume import compare, identity
+from trinity_core.run.resume import compare, differences, identity
 from trinity_core.run.state import Training
 
 PROGRESS_S = 0.5
@@ -51,13 +52,7 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
     began = time.time()
     id, saved_words = identity(folder.path, words, fresh=secrets.token_hex(6))
     run = Run(config, id=id, dir=folder.path)
-    write_json(folder.path / "words.json", {"id": id, "words": saved_words})
-    if not (folder.path / "config.yaml").exists() or config.resume_config == "new":
-        write_atomic(folder.path / "config.yaml", yaml_of(to_plain(config)))
-    write_json(
-        folder.path / "manifest.json",
-        manifest(config) | {"trinity-core": __version__, "python": sys.version.split()[0]},
-    )
+    remember(run, folder.path, saved_words)
     status, error, training = "failed", None, None
     try:
         with stopping(asyncio.current_task()):
@@ -82,8 +77,35 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
     if error is not None:
         raise error
     if problems:
+        write_json(folder.path / "summary.json", summary | {"status": "failed", "error": "; ".join(problems)})
         raise RunError("; ".join(problems))
+    (folder.path / "failure.json").unlink(missing_ok=True)  # of an earlier try
     return summary
+
+
+def remember(run: Run, folder: Path, words: list[str]) -> None:
+    """Write what was typed, then the config it made, then what computes it. A resume reads them in this order's sense: words
+    may be newer than the config, never older."""
+    config = run.config
+    if (folder / "config.yaml").is_file():
+        run.previous_mode = mode_in(folder)
+    write_json(folder / "words.json", {"id": run.id, "words": words})
+    write_atomic(folder / "config.yaml", yaml_of(to_plain(config)))
+    new = manifest(config) | {"versions": versions(), "threads": {"threads": str(config.threads or os.cpu_count())}}
+    if (folder / "manifest.json").is_file():
+        old = read_json(folder / "manifest.json", "the manifest")
+        run.manifest_changes = [
+            f"{path} was {then!r} and is now {now!r}: from here on numbers may differ from those of one uninterrupted run"
+            for path, then, now in differences(old, new)
+        ]
+    write_json(folder / "manifest.json", new)
+
+
+def mode_in(folder: Path) -> str:
+    """The mode that a run was last started in."""
+    from omegaconf import OmegaConf
+
+    return str(OmegaConf.load(folder / "config.yaml").mode)
 
 
 async def run_mode(run: Run, training: Training) -> None:

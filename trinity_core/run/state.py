@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from trinity_core.errors import CheckpointError
 from trinity_core.protocols import Position
 from trinity_core.run import checkpoint
 from trinity_core.run.context import Run
@@ -19,7 +20,7 @@ from trinity_core.types import Weights
 
 WEIGHTS = "weights"
 """Folder of published versions, for explorers in other processes."""
-TIMED = ("time/", "memory/", "tokens/sampled")
+TIMED = ("time/", "memory/", "tokens/sampled", "groups/filtered/", "logged/")
 """Prefixes of metrics that measure the machine, not the run: they enter no digest. (How far play
 has got when a step is logged depends on timing.)"""
 
@@ -92,24 +93,39 @@ class Training:
             "metrics_chain": self.metrics_chain,
             "train_seconds": self.run.clock.seconds,
             "tokens_sampled": self.run.tokens_sampled,
+            "has_trained": self.run.has_trained,
+            "tokenizer": self.run.tokenizer.digest(),
             "components": self.run.states(),
         }
 
-    def save(self, step: int) -> None:
+    async def save(self, step: int) -> None:
+        """The checkpoint of ``step``, written on the training thread: heartbeats go on meanwhile."""
         run = self.run
         assert run.backend is not None
-        path = checkpoint.save(
-            run.dir / "checkpoints", step, run.backend, self.state(), keep=run.config.checkpoint.keep
+        path = await run.compute(
+            checkpoint.save, run.dir / "checkpoints", step, run.backend, self.state(), keep=run.config.checkpoint.keep
         )
         run.tell("checkpointed", step, str(path))
 
     def restore(self, state: Mapping[str, Any]) -> Position:
-        """Take up a checkpoint's state; returns where it stands in the ledger."""
+        """Take up a checkpoint's state; returns where it stands in the ledger.
+
+        Raises :class:`CheckpointError` where tokenizer or chat template are not those it was trained with.
+        """
+        then, now = str(state["tokenizer"]), self.run.tokenizer.digest()
+        if then != now:
+            model = self.run.config.model
+            raise CheckpointError(
+                f"step {state['step']}: the checkpoint was trained with tokenizer and chat template {then[:12]}, this run has "
+                f"{now[:12]} (model.path={model.path}, model.chat_template={model.chat_template}): the same words would be "
+                "other tokens. Put the old files back, or start a new run"
+            )
         self.run.step = int(state["step"])
         self.deliveries = int(state["deliveries"])
         self.metrics_chain = str(state["metrics_chain"])
         self.run.clock.add(float(state["train_seconds"]))
         self.run.tokens_sampled = int(state["tokens_sampled"])
+        self.run.has_trained = bool(state["has_trained"])
         self.run.load_states(state["components"])
         self.evaluator = Evaluator(self.run)
         return Position(**state["position"])
