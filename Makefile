@@ -47,8 +47,10 @@ quickstart:  ## install, then train SmolLM2-135M by GRPO on two CPU cores (SEED=
 	@$(BIN)/trinity run recipe=quickstart seed=$(SEED) out='$(RUN)'
 
 test: $(VENV)/.dev  ## every test, the one that trains a real model among them
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests $(wildcard plugins/*/tests) $(ARGS)
-	@$(BIN)/python -m pytest -m slow --durations 10 tests $(ARGS)
+	@status=0; \
+	    $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests $(wildcard plugins/*/tests) $(ARGS) || status=1; \
+	    $(BIN)/python -m pytest -m slow --durations 10 tests $(ARGS) || status=1; \
+	    exit $$status
 
 check: lint types unit  ## format, lint, types and the quick tests
 

@@ -94,7 +94,9 @@ def test_an_optional_hook_of_a_newer_core_is_fine(site):
 def test_plugins_come_in_order_of_name(with_good):
     with_good.add("zebra", "x = 1")
     with_good.add("ant", "x = 1")
-    assert list(with_good.plugins()) == ["builtins", "ant", "good", "zebra"]
+    found = list(with_good.plugins())  # whatever else is installed here is among them
+    assert found[0] == "builtins"
+    assert found[1:] == sorted(found[1:]) and {"ant", "good", "zebra"} <= set(found)
 
 
 def test_what_a_plugin_prints_goes_to_stderr(with_good):
