@@ -55,7 +55,13 @@ class Recorder:
         """Add one generation. ``prompt`` is what was sent, token for token."""
         prompt = [int(token) for token in prompt]
         sampled = [int(token) for token in completion.tokens_N]
-        logp = [float(x) for x in completion.logp_N]
+        try:
+            logp = [float(x) for x in completion.logp_N]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"the engine returned log-probabilities that are no numbers ({error}). Completion.logp_N is one float a token, "
+                "NaN where there is none"
+            ) from error
         if not prompt:
             raise DataError("a call needs at least one prompt token: nothing predicts the first token of a sequence")
         if len(sampled) != len(logp):

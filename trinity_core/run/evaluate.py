@@ -152,7 +152,9 @@ class Evaluator:
             or path in ("workflow", "environment", "engine")
         }
         text = json.dumps(
-            [wanted, repr(self.sampling), repr(self.run.config.eval), self.run.seed], sort_keys=True, default=str
+            [wanted, repr(self.sampling), repr(self.run.config.eval), self.run.seed, self.run.tokenizer.digest()],
+            sort_keys=True,
+            default=str,
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

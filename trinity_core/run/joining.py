@@ -44,12 +44,13 @@ async def join_config(
                 f"join={config.join}: {node} is {mine.get(node)!r} here and {saved.get(node)!r} in that run. Drop the word that changes it"
             )
     theirs = read_json(root / "manifest.json", "the manifest")
-    for name, plugin in manifest(config).get("plugins", {}).items():
-        there = theirs.get("plugins", {}).get(name)
-        if there is not None and there != plugin:
-            raise ConfigError(
-                f"join={config.join}: plugin {name} is {plugin} here and {there} there. Install the same version"
-            )
+    for what, used in manifest(config).items():
+        for name, here in used.items():
+            there = theirs.get(what, {}).get(name)
+            if there is not None and there != here:
+                raise ConfigError(
+                    f"join={config.join}: {what.removesuffix('s')} {name} is {here} here and {there} there. Install the same version"
+                )
     run = Run(config, id=read_json(root / "words.json", "what was typed")["id"], dir=root)
     run.owner = f"explorer-{os.getpid()}-{secrets.token_hex(3)}"
     return await explore_for(run, root)

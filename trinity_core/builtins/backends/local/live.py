@@ -200,6 +200,7 @@ class LiveLocal(LiveBackend):
             "model": str(self.policy.folder),
             "parameters": sum(p.numel() for p in parameters),
             "trained": sum(p.numel() for p in self.trained.values()),
+            "trained_names": hashlib.sha256("\n".join(sorted(self.trained)).encode()).hexdigest()[:12],
             "dtype": master if compute == master else f"{master} weights, {compute} products",
             "device": str(self.policy.device),
             "shared_prefixes": "computed once" if not self.unshared else f"off: {self.unshared}",
