@@ -38,10 +38,11 @@ def start(config: RunConfig, words: Sequence[str], *, out: Path | None = None) -
         return asyncio.run(join_config(config, words, explore_for))
     if config.resume:
         folder = RunFolder.existing(Path(config.resume))
-        compare(config, folder.path, words)
     else:
         folder = RunFolder.create(out or (Path(config.out) if config.out else None))
     try:
+        if config.resume:
+            compare(config, folder.path, words)
         return asyncio.run(run_in(config, words, folder))
     finally:
         folder.close()
