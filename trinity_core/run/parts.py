@@ -69,6 +69,12 @@ async def open_parts(run: Run) -> Training:
         )
     for change in run.manifest_changes:
         run.tell("warned", change)
+    if run.previous_mode == "explore" and config.mode != "explore" and run.step == 0:
+        run.tell(
+            "warned",
+            f"what was played before has version 0: step n trains it n - 1 steps late, beyond what sync allows after step "
+            f"{run.gate.allowed(0) + 1}. correction=[truncated_is] corrects for it; trinity audit will list it",
+        )
     return training
 
 
