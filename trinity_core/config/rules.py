@@ -208,12 +208,8 @@ def _meeting(config: RunConfig) -> None:
         )
 
 
-UNSUPPLIED = {
-    "teacher_topk": "a teacher's likeliest tokens",
-    "expert": "attempts that were given, not played",
-    "pairs": "chosen and rejected attempts",
-}
-"""Needs that backends and batches can carry, but no taskset or run of this release supplies."""
+UNSUPPLIED = {"teacher_topk": "a teacher's likeliest tokens"}
+"""Needs that a backend may carry, but that no run of this release measures."""
 
 
 def _needs(config: RunConfig) -> None:

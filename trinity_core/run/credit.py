@@ -17,6 +17,7 @@ from trinity_core.algo.objective import Objective
 from trinity_core.algo.reduce import set_weights
 from trinity_core.config.schedule import at_step, evaluate
 from trinity_core.config.schema import Optim, RunConfig
+from trinity_core.errors import RunError
 from trinity_core.protocols import LiveBackend
 from trinity_core.types import Group, Ok
 
@@ -103,6 +104,11 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
     metrics = group_metrics(groups) | {f"batch/{name}": float(number) for name, number in batch.counts.items()}
     if not batch.num_actions:
         return Prepared(batch, metrics)
+    if "pairs" in needs and not len(batch.pairs_P2):
+        raise RunError(
+            f"step {step}: {type(config.part('loss')).__name__} learns from pairs of chosen and rejected attempts, and none of "
+            f"its {len(groups)} groups has any. An operator, or the data, must set Group.pairs"
+        )
     advantage = config.part("advantage")
     wanted = {"logp"} if algorithm.old == "measured" and "old_logp" in needs else set()
     if advantage is not None and "entropy" in advantage.needs():
