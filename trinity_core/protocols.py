@@ -242,18 +242,23 @@ class Ledger:
     def begin(self, position: Position | None, *, ordered: bool) -> int:
         """Open a new lineage (the trainer's first act) and return it. ``position`` is ``None`` for a new run. With one:
         commits of steps after ``position.step`` no longer count as uses; leases fall back; places fall back; versions
-        after ``position.step`` no longer exist; ordered: every group with ``draw >= position.draw`` is voided and the draw
-        counter goes back to it."""
+        after ``position.step`` no longer exist; of the places given up only the first ``position.given_up`` still are.
+        Ordered: every group with ``draw >= position.draw`` is voided and the draw counter goes back to it. Else: groups of
+        versions that no longer exist expire, whatever was trained with them did not survive either."""
         raise NotImplementedError
 
     def join(self) -> int:
         """Write under the newest lineage (an explorer's first act, and again after a fence moved). Returns it."""
         raise NotImplementedError
 
+    def live_lineage(self) -> int:
+        """The newest lineage. Where it is not :attr:`lineage`, this handle is fenced off and would notice at its next write."""
+        raise NotImplementedError
+
     # groups
     def put(self, group: Group, *, place: str | None = None) -> bool:
-        """Store ``group`` and free nothing: its place becomes the group's. Idempotent by id: ``False`` if it was there.
-        Refused when ``place`` is no longer held (its lease ended and was given away)."""
+        """Store ``group`` and free nothing: its place becomes the group's. Idempotent by id: ``False`` if it was there
+        (then the place is free again). Without a place the group takes one more. Refused when ``place`` is no longer held (its lease ended and was given away)."""
         raise NotImplementedError
 
     def drop(
@@ -320,8 +325,13 @@ class Ledger:
         """The lowest draw in flight; ``None`` if there is none. Ordered trainers lease nothing behind it."""
         raise NotImplementedError
 
-    def give_up(self, places: int, step: int, reason: str) -> None:
-        """A short step gave up this many places; they count as taken."""
+    def give_up(self, places: int, step: int, reason: str, *, taken: int | None = None) -> bool:
+        """``step`` is this many groups short; their places count as taken. With ``taken`` only while as many places are
+        taken: of several explorers that find the step short at once, one gives up. ``False``: nothing was given up."""
+        raise NotImplementedError
+
+    def short(self, step: int) -> int:
+        """Places that ``step`` gave up, in what survived."""
         raise NotImplementedError
 
     def position(self, step: int) -> Position:
@@ -346,10 +356,11 @@ class Ledger:
         raise NotImplementedError
 
     def say(self, key: str, value: str) -> None:
-        """A word for the others: ``status`` of the trainer, say."""
+        """A word for the others: ``status`` of the trainer, say. Words outlive lineages; the last one said counts."""
         raise NotImplementedError
 
     def heard(self, key: str) -> str | None:
+        """The last word said under ``key``."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -94,8 +94,20 @@ def test_an_empty_history_is_not_clean():
     assert audit_events([], []).problems == ["the history is empty: nothing was checked"]
 
 
+def test_training_on_a_version_that_did_not_survive_is_a_fault():
+    again = ["leased a 1 t", "leased b 1 t", "committed a 1 t", "committed b 1 t"]
+    # version 1 of lineage 1 is gone; c was made by it
+    lost = [*GOOD, "put c 1", "lineage - 0", *again, "leased c 2 t", "committed c 2 t"]
+    report = audit_events(history(*lost), entries(a=1, b=1, c=1))
+    (problem,) = report.problems
+    assert "c was trained by step 2, and its version 1 did not survive lineage 2" in problem
+    # the same group, made again by version 1 of lineage 2, is fine
+    anew = [*GOOD, "put c 1", "lineage - 0", "voided c 0", *again, "put c 1", "leased c 2 t", "committed c 2 t"]
+    assert audit_events(history(*anew), entries(a=1, b=1, c=1)).clean
+
+
 def test_a_resume_undoes_later_commits_and_expiries():
-    lines = [*GOOD, "put c 1", "put d 1", "expired d 2", "lineage - 0", "leased a 1 t", "leased d 1 t"]
+    lines = [*GOOD, "put c 1", "put d 0", "expired d 2", "lineage - 0", "leased a 1 t", "leased d 1 t"]
     lines += ["committed a 1 t", "committed d 1 t"]
     report = audit_events(history(*lines), entries(a=1, b=0, c=0, d=1), Limits(groups_per_step=2))
     assert report.clean, report.problems

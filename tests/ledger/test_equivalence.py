@@ -77,7 +77,7 @@ class Pair:
             self.do(which, "announce", rng.randint(0, 3), "here")
             self.do(which, "acknowledge", rng.choice("ab"), rng.randint(0, 3), "digest")
             self.do(which, "say", "status", rng.choice("pq"))
-            self.do(which, "give_up", rng.randint(0, 1), self.step, "short")
+            self.do(which, "give_up", rng.randint(0, 1), self.step, "short", taken=rng.choice([None, None, 2, 3]))
             self.do(which, "renew_places", rng.choice("xy"), ttl_s)
 
     def look(self):
@@ -94,6 +94,8 @@ class Pair:
             self.do(0, name, **kwargs)
         self.do(0, "in_flight", before_version=1)
         self.do(0, "position", self.step)
+        self.do(0, "short", self.step)
+        self.do(1, "live_lineage")
         self.do(1, "heard", "status")
 
     def end(self):

@@ -69,6 +69,8 @@ class _Group:
     ended: int = 0
     uses: list[int] = field(default_factory=list)
     stored: bool = False
+    dead: int = 0
+    """The lineage that began before its version."""
 
 
 class _Replay:
@@ -110,11 +112,13 @@ class _Replay:
             group.uses = [use for use in group.uses if use <= step]
             if group.state == "expired" and group.ended > step:
                 group.state = "available"
+            if group.stored and group.version > step:
+                group.dead = self.lineage
 
     def _put(self, event: Event, group: _Group) -> None:
         if group.state in ("available", "leased", "expired"):
             self.problem(event, f"group {group.id} was put while it was {group.state}")
-        group.state, group.stored, group.version, group.uses = "available", True, event.step, []
+        group.state, group.stored, group.version, group.uses, group.dead = "available", True, event.step, [], 0
 
     def _leased(self, event: Event, group: _Group) -> None:
         if group.state == "leased":
@@ -141,6 +145,11 @@ class _Replay:
         group.uses.append(event.step)
         if len(group.uses) > self.limits.max_uses:
             self.problem(event, f"group {group.id} was used {len(group.uses)} times (max_uses {self.limits.max_uses})")
+        if group.dead:
+            self.problem(
+                event,
+                f"group {group.id} was trained by step {event.step}, and its version {group.version} did not survive lineage {group.dead}",
+            )
         if stale := self._stale(group.version, event.step):
             self.problem(event, f"group {group.id} {stale}")
         group.state = "available"
@@ -179,7 +188,7 @@ def audit_events(events: Iterable[Event], entries: Sequence[Entry], limits: Limi
     """Replay ``events`` and compare the end with ``entries`` (every group that the ledger holds, in any state).
 
     Checked: no gap in the history; no write of an older lineage; a lease follows a put; a commit belongs to the owner of a
-    live lease; at most ``max_uses`` surviving uses, none twice in one step, none after expiry; every stored group is
+    live lease, of a group whose version survived; at most ``max_uses`` surviving uses, none twice in one step, none after expiry; every stored group is
     accounted for; steps 1..n without a gap, each full or recorded as short; staleness within the bound.
     """
     replay, kinds, last = _Replay(limits), Counter[str](), 0

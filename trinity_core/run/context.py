@@ -94,6 +94,7 @@ class Run(RunContext):
         self.phase_of_trainer = ""
         self.tokens_sampled = 0
         self.has_trained = False
+        self.has_surplus = False
         self._logged: dict[str, list[float]] = {}
         self._training_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._closers: list[tuple[str, Callable[[], Any]]] = []
@@ -159,7 +160,7 @@ class Run(RunContext):
         return {
             "phase": phase,
             "step": self.step,
-            "steps": self.config.steps,
+            "steps": self.gate.last_step or self.config.steps,
             "groups": counters.groups if counters else 0,
             "attempts": counters.attempts if counters else 0,
             "tokens": self.tokens_sampled,

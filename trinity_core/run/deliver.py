@@ -20,6 +20,10 @@ FIRST_VERIFIED = 3
 """Deliveries that are always verified."""
 
 
+class Vanished(DeliveryError):
+    """A published folder was removed while it was read: there is a newer one."""
+
+
 def needs_digest(sync: Sync, delivery: int) -> bool:
     """Whether delivery number ``delivery`` (from 0) carries a digest: the first three, then every ``verify_every``."""
     return delivery < FIRST_VERIFIED or (sync.verify_every > 0 and delivery % sync.verify_every == 0)
@@ -62,15 +66,22 @@ def from_folder(folder: Path) -> Weights:
     try:
         note = json.loads((folder / "version.json").read_text())
     except (OSError, json.JSONDecodeError) as error:
-        raise DeliveryError(
-            f"{folder}: published weights cannot be read ({error}). The trainer may have moved on; poll again"
+        gone = not folder.is_dir()
+        raise (Vanished if gone else DeliveryError)(
+            f"{folder}: published weights cannot be read ({error}). "
+            + ("The trainer moved on; poll again" if gone else "They are damaged: stop the trainer and resume it")
         ) from None
     return Weights(int(note["version"]), "folder", str(folder), int(note["digest"]))
 
 
 async def deliver(engine: LiveEngine, weights: Weights) -> Receipt:
     """Load ``weights``; refuse a receipt for another version or a digest that differs from the one sent."""
-    receipt = await engine.load(weights, in_flight="finish")
+    try:
+        receipt = await engine.load(weights, in_flight="finish")
+    except Exception as error:
+        if weights.kind == "folder" and not Path(weights.payload).is_dir():
+            raise Vanished(f"{weights.payload}: removed while it was loaded; the trainer moved on") from error
+        raise
     if receipt.version != weights.version:
         raise DeliveryError(
             f"engine {receipt.engine}: acknowledged version {receipt.version}, version {weights.version} was sent"

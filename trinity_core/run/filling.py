@@ -12,40 +12,53 @@ if TYPE_CHECKING:
 
 
 class Filling:
-    """Counts the draws that each step has taken; filtered and voided draws give their places back and are drawn again."""
+    """Counts the draws that each step has taken; filtered and voided draws give their places back and are drawn again.
+
+    A step is filled by groups, never by draws in flight: those may all be filtered. Once a step has had its bound of
+    draws, nothing starts until all that is in flight has ended; then it is full, or it is given up.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._step = -1
+        self._first: int | None = None
+        """The first draw of this process since the step began to fill."""
         self._draws = 0
 
     def enter(self, room: int) -> list[Opening]:
         """Start up to ``room`` draws under the version the engine holds."""
         run = self._run
         assert run.engine is not None
-        config = run.config
-        filled = run.ledger.taken() // config.groups_per_step
-        if filled != self._step:
-            self._step, self._draws = filled, 0
+        ledger, config = run.ledger, run.config
+        taken, in_flight = ledger.taken(), ledger.in_flight()
+        while (now := ledger.taken()) != taken:  # another explorer came in between: the two belong to different moments
+            taken, in_flight = now, ledger.in_flight()
+        filled = max(0, taken - in_flight) // config.groups_per_step
+        if filled > self._step:
+            self._step, self._first, self._draws = filled, None, 0
         bound = config.explorer.max_draws * config.groups_per_step
-        if self._draws >= bound and run.ledger.in_flight() == 0:
-            self._give_up(filled + 1, bound)
+        if self._draws >= bound:
+            if in_flight == 0:
+                self._give_up(filled + 1, taken, bound)
             return []
-        openings = run.ledger.enter(
+        openings = ledger.enter(
             run.owner,
             room,
             run.gate.limit(run.engine.version),
             version=run.engine.version,
             ttl_s=config.explorer.place_ttl_s,
         )
-        self._draws += len(openings)
+        if openings:
+            # draws are numbered for all explorers together, so this counts theirs too
+            self._first = openings[0].draw if self._first is None else self._first
+            self._draws = openings[-1].draw + 1 - self._first
         return openings
 
-    def _give_up(self, step: int, bound: int) -> None:
+    def _give_up(self, step: int, taken: int, bound: int) -> None:
         """``step`` took ``bound`` draws and is still not full: train what there is, or stop."""
         run = self._run
         size = run.config.groups_per_step
-        missing = size - run.ledger.taken() % size
+        missing = size - taken % size
         reasons = (
             "; ".join(f"{count} × {reason}" for reason, count in run.void_reasons.most_common(3))
             or "filtered by operators"
@@ -58,7 +71,6 @@ class Filling:
             )
         if run.config.explorer.when_short == "stop":
             raise RunError(f"{text}. explorer.when_short=train would train it short")
-        run.tell("warned", f"{text}: it is trained short")
-        run.ledger.say(f"short:{step}", str(missing))
-        run.ledger.give_up(missing, step, text)
+        if run.ledger.give_up(missing, step, text, taken=taken):
+            run.tell("warned", f"{text}: it is trained short")
         run.bell.ring()

@@ -69,7 +69,7 @@ class RunFolder:
                 break
             else:
                 raise RunError(f"runs/{stamp}: a thousand runs started in this second; name a folder with out=DIR")
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and (not path.is_dir() or any(not _never_began(file) for file in path.iterdir())):
             raise ConfigError(
                 f"out={path}: the folder exists and is not empty. A run never shares a folder: choose another one, "
                 f"or go on with that run by resume={path}"
@@ -111,3 +111,8 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+def _never_began(file: Path) -> bool:
+    """A run that was killed before it had written its words leaves these alone."""
+    return file.name == ".lock" or (file.name.startswith(".words.json.") and file.name.endswith(".tmp"))

@@ -54,6 +54,10 @@ class Gate:
         interval = self.sync.interval
         return interval * max(0, (step - self.sync.offset) // interval)
 
+    def delivers(self, step: int) -> bool:
+        """Whether version ``step`` is ever played: ordered runs with an interval skip those in between."""
+        return not self.ordered or self.alone or step % self.sync.interval == 0
+
     @property
     def overlaps(self) -> bool:
         """Whether sampling may go on while weights change: then a shared module is not allowed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import secrets
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
-from trinity_core.errors import ConfigError, Fenced
+from trinity_core.errors import ConfigError, Fenced, RunError
 from trinity_core.run.context import Run
 from trinity_core.run.folder import read_json, write_json
 from trinity_core.run.loop import explore
@@ -23,6 +24,8 @@ SHARED_NODES = (
     "environment", "rewards", "operators",
 )  # fmt: skip
 """Nodes in which an explorer may not differ from its trainer."""
+OWN_TRACKERS = ("console", "jsonl")
+"""Trackers of the run that an explorer opens for itself."""
 
 
 async def join_config(
@@ -57,46 +60,106 @@ async def join_config(
 
 
 async def explore_for(run: Run, root: Path) -> dict[str, Any]:
-    """Open what playing needs and play until the trainer is done. A trainer that resumed is joined again."""
+    """Open what playing needs and play until the trainer is done. A trainer that resumed is joined again.
+
+    Logs lie in ``<run>/explorers/<owner>/``. Raises what ended play, also a trainer that has been dead for too long.
+    """
     from trinity_core.run.parts import open_play
     from trinity_core.run.session import stopping, ticking
 
     logs = root / "explorers" / run.owner
     logs.mkdir(parents=True)
-    began, status, error = time.time(), "failed", None
+    began, status = time.time(), "failed"
+    error: BaseException | None = None
     try:
         with stopping(asyncio.current_task()):
+            open_trackers(run, logs)
             run.ledger = run.open("buffer", run.config.part("buffer"))
             run.engine = run.open("engine", run.config.part("engine"))
             run.use_tokenizer(run.engine.tokenizer)
             open_play(run)
+            run.tell("started", started(run, root, logs))
             run.ledger.join()
             async with ticking(run):
-                while True:
-                    try:
-                        await explore(run, Folders(run.ledger, root))
-                        break
-                    except Fenced:
-                        run.ledger.join()  # the trainer resumed under a new lineage: its versions are other weights
-                        run.receipt = None
-                        run.engine.version = -1
+                await follow(run, root)
         status = "finished"
     except asyncio.CancelledError:
         status = "interrupted"
-    except Exception as caught:
-        error = f"{type(caught).__name__}: {caught}"
-        raise
-    finally:
-        summary = {
-            "status": status,
-            "owner": run.owner,
-            "mode": "explore",
-            "dir": str(logs),
-            "groups": run.scheduler.counters.groups if run.scheduler else 0,
-            "tokens_sampled": run.tokens_sampled,
-            "wall_seconds": round(time.time() - began, 3),
-            "error": error,
-        }
-        write_json(logs / "summary.json", summary)
-        await run.close()
+    except Exception as caught:  # noqa: BLE001 - raised below, once the summary is written
+        error = caught
+    summary = {
+        "status": status,
+        "owner": run.owner,
+        "mode": "explore",
+        "dir": str(logs),
+        "steps": run.step,
+        "groups": run.scheduler.counters.groups if run.scheduler else 0,
+        "tokens_sampled": run.tokens_sampled,
+        "wall_seconds": round(time.time() - began, 3),
+        "error": f"{type(error).__name__}: {error}" if error else None,
+    }
+    problems = await end(run, summary)
+    if problems:
+        summary |= {"status": "failed", "error": "; ".join([*([summary["error"]] if error else []), *problems])}
+    write_json(logs / "summary.json", summary)
+    if error is not None:
+        for problem in problems:
+            error.add_note(problem)
+        raise error
+    if problems:
+        raise RunError("; ".join(problems))
     return summary
+
+
+def open_trackers(run: Run, logs: Path) -> None:
+    """The trackers that write here: terminal and file. Those elsewhere belong to the trainer, one record per run."""
+    aside = copy.copy(run)  # the same run, whose folder is this explorer's own
+    aside.dir = logs
+    for slot, part in run.config.slots("trackers").items():
+        if part.name in OWN_TRACKERS:
+            run.trackers[slot] = aside.open(f"trackers.{slot}", part.component)
+
+
+def started(run: Run, root: Path, logs: Path) -> dict[str, Any]:
+    """What trackers hear first."""
+    explorer = run.config.explorer
+    plan = {
+        "explorer": [
+            ("joins", str(root)),
+            ("plays", f"{run.config.algorithm.group_size} attempts a task, {explorer.max_concurrent} at once"),
+            ("order", explorer.order),
+            ("logs", str(logs)),
+        ]
+    }
+    steps = {"step": run.step, "steps": run.config.steps}
+    return {"id": run.id, "dir": str(logs), "mode": "explore", "config": to_plain(run.config), "plan": plan, "resumed": False, **steps}  # fmt: skip
+
+
+async def follow(run: Run, root: Path) -> None:
+    """Play for the trainer, and for every one that takes its place."""
+    assert run.engine is not None
+    patience_s = 3 * run.config.explorer.place_ttl_s
+    while True:
+        source = Folders(run.ledger, root, trainer=run.id, patience_s=patience_s)
+        if source.over and run.engine.version < 0:
+            run.tell(
+                "warned", f"that run is {run.ledger.heard('status')}: nothing to play. Resume it first, then join again"
+            )
+        try:
+            await explore(run, source)
+            return
+        except Fenced:
+            run.ledger.join()  # the trainer resumed under a new lineage: its versions are other weights
+            run.receipt = None
+            run.engine.version = -1
+
+
+async def end(run: Run, summary: dict[str, Any]) -> list[str]:
+    """Tell the trackers, close everything; what went wrong."""
+    problems = []
+    for slot, tracker in run.trackers.items():
+        try:
+            tracker.finished(summary)
+        except Exception as error:  # noqa: BLE001 - the others must still hear of the end; all are reported
+            problems.append(f"trackers.{slot}: {type(error).__name__}: {error}")
+    return problems + await run.close()

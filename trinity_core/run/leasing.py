@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from trinity_core.errors import RunError
+from trinity_core.errors import LedgerError, RunError
+from trinity_core.run.alongside import alongside, beats
 from trinity_core.types import Lease
 
 if TYPE_CHECKING:
@@ -20,34 +20,36 @@ async def lease_step(run: Run, step: int) -> Lease:
 
     Ends with a :class:`RunError` after ``trainer.wait_s``, or when no explorer has been alive for that long.
     """
-    config, ledger = run.config, run.ledger
+    config, ledger, gate = run.config, run.ledger, run.gate
     strategy = run.live["sample_strategy"]
     deadline = time.monotonic() + config.trainer.wait_s
     alive = Liveness(run)
     while True:
-        first = (
-            ledger.first_in_flight() if run.gate.ordered else None
-        )  # read before the index: what ends meanwhile waits
+        first = ledger.first_in_flight() if gate.ordered else None  # read before the index: what ends meanwhile waits
         index = ledger.index(max_uses=config.trainer.max_uses)
-        if first is not None:
-            index = [entry for entry in index if entry.draw < first]  # strict draw order, however many explorers play
-        if not run.gate.ordered:
+        if not gate.ordered:
             oldest = step - 1 - config.sync.max_staleness
             stale = [entry.id for entry in index if entry.version is not None and entry.version < oldest]
             if stale:
                 ledger.expire(stale, f"older than {config.sync.max_staleness} steps at step {step}")
                 run.bell.ring()
                 continue
-        wanted = config.groups_per_step - int(ledger.heard(f"short:{step}") or 0)
+        if first is not None:
+            index = [entry for entry in index if entry.draw < first]  # strict draw order, however many explorers play
+        wanted = config.groups_per_step - ledger.short(step)
         ids = strategy(index, wanted)
-        if wanted > 0 and len(ids) >= wanted:
+        # An operator that makes two groups of one can fill a step before its draws have ended: where engine and trainer
+        # share weights, a step must not move them under a draw in flight.
+        rests = gate.overlaps or ledger.in_flight() == 0
+        if wanted > 0 and len(ids) >= wanted and rests:
             return ledger.lease(ids[:wanted], owner=f"trainer:{run.id}", step=step, ttl_s=config.trainer.lease_ttl_s)
+        have = f"step {step}: {len(ids)} of {wanted} groups"
         if time.monotonic() > deadline:
             raise RunError(
-                f"step {step}: {len(ids)} of {wanted} groups after {config.trainer.wait_s:.0f} s (trainer.wait_s). "
+                f"{have} after {config.trainer.wait_s:.0f} s (trainer.wait_s). "
                 "Look at the explorers' logs, or raise trainer.wait_s"
             )
-        alive.check(step, len(ids), wanted)
+        alive.check(have)
         await run.bell.wait(0.05)
 
 
@@ -56,22 +58,25 @@ class Liveness:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._last_seen = time.time()
+        self._beats: dict[str, str | None] = {}
+        self._last_seen = time.monotonic()
 
-    def check(self, step: int, have: int, wanted: int) -> None:
+    def check(self, have: str) -> None:
+        """Raise :class:`RunError`, which begins with ``have``, when all have been silent for three times
+        ``explorer.place_ttl_s``. A beat is a word that changed: no two machines' clocks are compared."""
         run = self._run
         if run.mode != "train":
             return
         owners = [owner for owner in run.ledger.acknowledged() if owner != run.owner]
-        if not owners:
-            self._last_seen = time.time()
-            return  # none has joined yet: the deadline bounds this
-        beats = [float(run.ledger.heard(f"alive:{owner}") or 0.0) for owner in owners]
-        self._last_seen = max(self._last_seen, *beats)
-        silent = time.time() - self._last_seen
+        heard = {owner: run.ledger.heard(f"alive:{owner}") for owner in owners}
+        if not owners or heard != self._beats:
+            # none has joined yet: the deadline bounds this
+            self._beats, self._last_seen = heard, time.monotonic()
+            return
+        silent = time.monotonic() - self._last_seen
         if silent > 3 * run.config.explorer.place_ttl_s:
             raise RunError(
-                f"step {step}: {have} of {wanted} groups, and no explorer has been alive for {silent:.0f} s. "
+                f"{have}, and no explorer has been alive for {silent:.0f} s. "
                 f"Start one (trinity run mode=explore join={run.dir}) and go on with resume={run.dir}"
             )
 
@@ -79,29 +84,25 @@ class Liveness:
 async def settled(run: Run, step: int) -> None:
     """Wait until every draw that may be played with a version before ``step`` has ended and been put."""
     deadline = time.monotonic() + run.config.trainer.wait_s
+    alive = Liveness(run)
     while run.ledger.in_flight() or run.gate.version_for(run.ledger.taken()) < step:
+        have = f"step {step}: draws of earlier versions have not ended"
         if time.monotonic() > deadline:
-            raise RunError(
-                f"step {step}: draws of earlier versions did not end within {run.config.trainer.wait_s:.0f} s (trainer.wait_s)"
-            )
+            raise RunError(f"{have} within {run.config.trainer.wait_s:.0f} s (trainer.wait_s)")
+        alive.check(have)
         await run.bell.wait(0.05)
 
 
 @asynccontextmanager
 async def heartbeat(run: Run, lease: Lease) -> AsyncIterator[None]:
-    """Keep the lease alive while its step trains; give the groups back if the step fails."""
+    """Keep the lease alive while its step trains; give the groups back if the step fails. A lease that is lost ends it."""
     ttl_s = run.config.trainer.lease_ttl_s
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(ttl_s / 3)
-            run.ledger.renew(lease, ttl_s)
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    except BaseException:
-        run.ledger.release(lease)
-        raise
-    finally:
-        beating.cancel()
+    async with alongside(beats(lambda: run.ledger.renew(lease, ttl_s), ttl_s / 3, ttl_s)):
+        try:
+            yield
+        except BaseException as error:
+            try:
+                run.ledger.release(lease)
+            except LedgerError as other:
+                error.add_note(f"besides, the lease could not be given back: {other}")
+            raise

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Sequence
 
-from trinity_core.errors import LeaseLost, RunError
+from trinity_core.errors import Fenced, LeaseLost, LedgerError, RunError
 from trinity_core.protocols import Opening
 from trinity_core.rollout.scheduler import Played
 from trinity_core.run.context import Run
 from trinity_core.run.credit import lr_scale, prepare, staleness, updates
-from trinity_core.run.deliver import load
+from trinity_core.run.deliver import Vanished, load
 from trinity_core.run.filling import Filling
 from trinity_core.run.leasing import heartbeat, lease_step, settled
 from trinity_core.run.metrics import check_trainable, critic_metrics, step_metrics
@@ -39,9 +40,9 @@ async def explore(run: Run, source: Source) -> None:
     try:
         while not source.over:
             if engine.version < 0 or (not gate.ordered and source.newest() > engine.version):
-                wanted = gate.version_for(ledger.taken()) if gate.ordered else 0
-                if not await load(run, await source.wait(wanted, exact=gate.ordered)):
-                    break
+                await fetch(run, source, gate.version_for(ledger.taken()) if gate.ordered else 0)
+                if engine.version < 0:
+                    continue
             room = 0 if lockstep and playing else (10**9 if lockstep else at_once - len(playing))
             openings = filling.enter(room) if room > 0 else []
             if lockstep and openings:
@@ -56,10 +57,11 @@ async def explore(run: Run, source: Source) -> None:
                 break  # every place is taken and every draw has ended
             elif not openings:
                 run.phase = "waiting for weights"
+                source.check()
+                gate = run.gate = dataclasses.replace(gate, last_step=source.last_step() or gate.last_step)
                 wanted = gate.version_for(ledger.taken())
-                if gate.ordered or wanted > engine.version:
-                    if not await load(run, await source.wait(wanted, exact=gate.ordered)):
-                        break
+                if wanted > engine.version:
+                    await fetch(run, source, wanted)
                 else:
                     await run.bell.wait(0.1)
     finally:
@@ -68,21 +70,43 @@ async def explore(run: Run, source: Source) -> None:
         await asyncio.gather(*playing, return_exceptions=True)
 
 
+async def fetch(run: Run, source: Source, wanted: int) -> None:
+    """Load version ``wanted`` (ordered: exactly that one) if it comes soon; the caller looks again what it wants."""
+    assert run.engine is not None
+    try:
+        if await load(run, await source.wait(wanted, exact=run.gate.ordered)) and run.config.join is not None:
+            run.step = run.engine.version  # what the trainer has reached, as far as this explorer knows
+    except Vanished:
+        # whatever the engine holds now, nothing is sampled from it
+        run.receipt, run.engine.version = None, -1
+
+
 async def play(run: Run, openings: Sequence[Opening]) -> None:
-    """Play these draws, then store them in draw order."""
+    """Play these draws, then store them in draw order. Draws that do not end give their places back."""
     run.clock.start()
     run.phase = "playing"
     picked = run.selector.pick([opening.draw for opening in openings], run.sizes, run.weights)
     places = {opening.draw: opening.place for opening in openings}
     draws = [(opening.draw, slot, row) for opening, (slot, row) in zip(openings, picked)]
-    async with contextlib.aclosing(run.scheduler.play(draws, extra_roles=run.extra_roles)) as played:
-        async for one in played:
-            await store(run, one, places[one.group.draw])
+    try:
+        async with contextlib.aclosing(run.scheduler.play(draws, extra_roles=run.extra_roles)) as played:
+            async for one in played:
+                await store(run, one, places[one.group.draw])
+                del places[one.group.draw]
+    except BaseException as error:
+        try:
+            for place in places.values():
+                run.ledger.leave(place)
+        except Fenced:
+            pass  # the new lineage has freed them
+        except LedgerError as other:
+            error.add_note(f"besides, its places could not be given back: {other}")
+        raise
 
 
 async def store(run: Run, played: Played, place: str) -> None:
     """Let selector and operators see a played group, then put what they keep; its place becomes the group's."""
-    group, ledger = played.group, run.ledger
+    group, ledger, gate = played.group, run.ledger, run.gate
     try:
         if played.reason is not None:
             run.void_reasons[played.reason] += 1
@@ -95,8 +119,21 @@ async def store(run: Run, played: Played, place: str) -> None:
             run.filtered[dropped_by] += 1
             ledger.drop(group.id, "filtered", dropped_by, place=place)
             return
+        if len(kept) > 1 and gate.ordered and not run.has_surplus:
+            run.has_surplus = True
+            run.tell(
+                "warned",
+                f"an operator made {len(kept)} groups of one draw: draws fill more than their step, and the rest trains later "
+                "than sync allows. correction=[truncated_is] corrects for it; sync.mode=async bounds it; trinity audit will list it",
+            )
         for number, one in enumerate(kept):
-            ledger.put(one, place=place if number == 0 else None)
+            # what an operator makes of a group belongs to its draw, under ids of the kernel's
+            one = dataclasses.replace(one, id=f"{group.id}+{number}" if number else group.id, draw=group.draw)
+            if not ledger.put(one, place=None if number else place):
+                raise RunError(
+                    f"group {one.id} of draw {one.draw} is stored already: a draw was played twice, or an operator keeps the "
+                    "groups it has seen"
+                )
     except LeaseLost as error:
         run.tell("warned", f"group {group.id} came too late and was not stored: {error}")
     finally:
@@ -111,6 +148,7 @@ async def train(run: Run, training: Training) -> None:
     config, gate, ledger, backend = run.config, run.gate, run.ledger, run.backend
     assert backend is not None
     total = config.steps * training.algorithm.updates_per_step
+    ledger.say("steps", str(config.steps))
     while run.step < config.steps:
         step = run.step + 1
         began = time.perf_counter()
@@ -155,11 +193,12 @@ async def train(run: Run, training: Training) -> None:
             await settled(run, step)
         if checkpoint:
             await training.save(step)
-        if evaluate or not last or not gate.ordered:
+        deliver = gate.delivers(step) and not last
+        if evaluate or deliver:
             weights = await training.publish(step)
         if evaluate and weights is not None:
             await training.evaluate(step, weights)
-        if weights is not None and not last:
+        if weights is not None and deliver:
             training.announce(weights)
 
 

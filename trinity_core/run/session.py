@@ -19,6 +19,7 @@ from trinity_core import __version__
 from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError, Fenced, RunError, TrinityError
+from trinity_core.run.alongside import alongside, beats
 from trinity_core.run.context import Run
 from trinity_core.run.folder import RunFolder, read_json, write_atomic, write_json
 from trinity_core.run.joining import explore_for, join_config
@@ -200,7 +201,7 @@ def bundle(run: Run, training: Training | None, error: Exception) -> None:
 
 @contextlib.asynccontextmanager
 async def ticking(run: Run) -> AsyncIterator[None]:
-    """Heartbeats for the trackers and for the places this process holds."""
+    """Heartbeats for the trackers and for the places this process holds. One that fails ends the run."""
 
     async def progress() -> None:
         seen: deque[tuple[float, int]] = deque(maxlen=round(RATE_S / PROGRESS_S))
@@ -210,23 +211,18 @@ async def ticking(run: Run) -> AsyncIterator[None]:
             run.tell("progress", run.progress((after - before) / (now - then) if now > then else 0.0))
             await asyncio.sleep(PROGRESS_S)
 
-    async def beat() -> None:
-        ttl_s = run.config.explorer.place_ttl_s
-        while True:
-            with contextlib.suppress(Fenced):  # the loops meet the new lineage at their next write
-                run.ledger.renew_places(run.owner, ttl_s)
-                run.ledger.say(f"alive:{run.owner}", str(time.time()))
-            await asyncio.sleep(ttl_s / 4)
+    def beat() -> None:
+        try:
+            run.ledger.renew_places(run.owner, ttl_s)
+            run.ledger.say(f"alive:{run.owner}", str(time.time()))
+        except Fenced:
+            if run.config.join is None:
+                raise
+            # an explorer meets the new lineage in its loop, and joins it
 
-    tasks = [asyncio.create_task(progress()), asyncio.create_task(beat())]
-    try:
+    ttl_s = run.config.explorer.place_ttl_s
+    async with alongside(progress(), beats(beat, ttl_s / 4, ttl_s)):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception) and not isinstance(result, asyncio.CancelledError):
-                raise result
 
 
 @contextlib.contextmanager

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 
-from trinity_core.errors import DeliveryError
+from trinity_core.errors import Fenced, RunError
 from trinity_core.protocols import Ledger
-from trinity_core.run.deliver import from_folder
+from trinity_core.run.deliver import Vanished, from_folder
 from trinity_core.types import Weights
 
 POLL_S = 0.05
+LOOK_S = 0.5
+"""After this long an explorer that waits for a version looks again whether it is still the one to wait for."""
+OVER = ("finished", "failed", "stopped", "interrupted")
+"""Last words of a trainer."""
 
 
 class Bell:
@@ -52,8 +57,17 @@ class Shelf:
     def newest(self) -> int:
         return max(self._weights, default=-1)
 
-    async def wait(self, version: int, *, exact: bool) -> Weights | None:
-        """Version ``version`` (``exact``), or the newest from it on; ``None`` once the run is over."""
+    def check(self) -> None:
+        """The trainer lives in this process: it ends the explorer itself."""
+
+    def last_step(self) -> int | None:
+        """Steps of the run where the trainer knows better than this explorer's config."""
+        return None
+
+    async def wait(self, version: int, *, exact: bool, seconds: float = LOOK_S) -> Weights | None:
+        """Version ``version`` (``exact``), or the newest from it on; ``None`` where it has not come within ``seconds``:
+        look again at what is wanted."""
+        end = time.monotonic() + seconds
         while not self.over:
             found = version if exact else self.newest()
             if found >= version and found in self._weights:
@@ -61,34 +75,62 @@ class Shelf:
                 # what is older than the version taken will not be asked for again
                 self._weights = {v: w for v, w in self._weights.items() if v > found}
                 return weights
-            await self._bell.wait(1.0)
+            if (left := end - time.monotonic()) <= 0:
+                return None
+            await self._bell.wait(left)
         return None
 
 
 class Folders:
     """Versions that a trainer in another process announced in the ledger, each a folder of safetensors."""
 
-    def __init__(self, ledger: Ledger, root: Path) -> None:
-        self._ledger = ledger
-        self._root = root
+    def __init__(self, ledger: Ledger, root: Path, *, trainer: str, patience_s: float) -> None:
+        """``trainer`` is the owner whose heartbeats count; silent for ``patience_s``, it is taken for dead."""
+        self._ledger, self._root, self._trainer, self._patience_s = ledger, root, trainer, patience_s
+        self._beat: str | None = None
+        self._last_seen = time.monotonic()
 
     @property
     def over(self) -> bool:
-        return self._ledger.heard("status") in ("finished", "failed", "stopped", "interrupted")
+        return self._ledger.heard("status") in OVER
 
     def newest(self) -> int:
         found = self._ledger.newest()
         return found[0] if found else -1
 
-    async def wait(self, version: int, *, exact: bool) -> Weights | None:
+    def check(self) -> None:
+        """Raise what will never change by waiting: :class:`Fenced` when the trainer resumed (it will never publish what
+        this explorer waits for), :class:`RunError` when it is dead. A beat is a word that changed: no clocks are compared."""
+        if (live := self._ledger.live_lineage()) != self._ledger.lineage:
+            raise Fenced(f"lineage {live} has begun; this explorer joined {self._ledger.lineage}. It joins again")
+        beat = self._ledger.heard(f"alive:{self._trainer}")
+        if beat != self._beat:
+            self._beat, self._last_seen = beat, time.monotonic()
+        silent = time.monotonic() - self._last_seen
+        if silent > self._patience_s:
+            raise RunError(
+                f"{self._root}: the trainer has given no sign of life for {silent:.0f} s (3 × explorer.place_ttl_s). Go on with "
+                f"it (trinity run resume={self._root}) and join again (trinity run mode=explore join={self._root})"
+            )
+
+    def last_step(self) -> int | None:
+        """A trainer that was resumed with more steps says so."""
+        said = self._ledger.heard("steps")
+        return int(said) if said else None
+
+    async def wait(self, version: int, *, exact: bool, seconds: float = LOOK_S) -> Weights | None:
+        end = time.monotonic() + seconds
         while not self.over:
+            self.check()
             found = self._ledger.newest()
             if found and found[0] >= version:
                 where = self._root / found[1]
                 if exact and found[0] != version:
                     where = where.with_name(f"{self._ledger.lineage}-{version}")
-                with contextlib.suppress(DeliveryError):  # the trainer moved on and removed it: a newer one is there
+                with contextlib.suppress(Vanished):  # the trainer moved on and removed it: a newer one is there
                     return from_folder(where)
+            if time.monotonic() >= end:
+                return None
             await asyncio.sleep(POLL_S)
         return None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trinity_core.errors import CheckpointError
@@ -36,6 +38,7 @@ class Training:
         self.batch_ids: list[str] = []
         """Groups of the step in hand: what a failure's bundle names."""
         self.deliveries = 0
+        self._published = False
         self.metrics_chain = ""
         """Hash over every step's metrics so far, without those that measure time."""
 
@@ -48,8 +51,12 @@ class Training:
         """The backend's weights as version ``step``: a copy wherever sampling may overlap training."""
         backend = self.run.backend
         assert backend is not None
-        verify = needs_digest(self.run.config.sync, self.deliveries)
-        self.deliveries += 1
+        gate, sync = self.run.gate, self.run.config.sync
+        # counted by what an uninterrupted run delivers: a version published for an evaluation alone, or again by a
+        # resume, is none of its own. A process's first is always verified: its engine is new.
+        delivery = step // sync.interval if gate.ordered else step
+        verify = needs_digest(sync, delivery) or not self._published
+        self.deliveries, self._published = delivery + 1, True
         copy = self.run.gate.overlaps or self.run.mode == "train"
         weights: Weights = await self.run.compute(publish, backend, step, copy=copy, verify=verify)
         return weights
@@ -66,10 +73,7 @@ class Training:
         run.ledger.announce(weights.version, name)
         sync = run.config.sync
         behind = weights.version - (sync.max_staleness + sync.interval + sync.offset + 2)
-        for old in (run.dir / WEIGHTS).glob("*-*"):
-            lineage, _, version = old.name.partition("-")
-            if int(lineage) < run.ledger.lineage or int(version) < behind:
-                shutil.rmtree(old)
+        remove_old(run.dir / WEIGHTS, run.ledger.lineage, behind)
 
     async def evaluate(self, step: int, weights: Weights) -> None:
         """Pin the engine to ``weights`` and evaluate; play's clock stands still meanwhile."""
@@ -129,3 +133,17 @@ class Training:
         self.run.load_states(state["components"])
         self.evaluator = Evaluator(self.run)
         return Position(**state["position"])
+
+
+def remove_old(folder: Path, lineage: int, behind: int) -> None:
+    """Remove versions of lineages before ``lineage``, its own before version ``behind``, and what a killed writer left."""
+    for old in folder.iterdir():
+        named = re.fullmatch(r"(\d+)-(\d+)", old.name)
+        if named is None and not re.fullmatch(r"\.\d+-\d+\.(tmp|gone)", old.name):
+            continue  # none of ours
+        if named is not None:
+            if int(named[1]) >= lineage and int(named[2]) >= behind:
+                continue
+            # renamed first: who loads it finds it whole or not at all
+            old = old.rename(old.with_name(f".{old.name}.gone"))
+        shutil.rmtree(old)

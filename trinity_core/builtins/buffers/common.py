@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from trinity_core import codec
@@ -111,9 +111,23 @@ def unknown(group_ids: Sequence[str]) -> LedgerError:
     return LedgerError(f"the ledger holds no group {', '.join(group_ids)}")
 
 
+def surviving(shorts: Mapping[int, int], given_up: int) -> dict[int, int]:
+    """Of the places that each step gave up, the first ``given_up``: steps give up in their order."""
+    kept = {}
+    for step, places in sorted(shorts.items()):
+        kept[step] = min(places, given_up)
+        given_up -= kept[step]
+    return {step: places for step, places in kept.items() if places}
+
+
 def check_drop(event: str) -> None:
     if event not in DROPS:
         raise LedgerError(f"drop: {event!r} is not how a draw ends. Choose one of {', '.join(DROPS)}")
+
+
+def did_not_survive(version: int | None, lineage: int) -> str:
+    """Reason of the event that ends a group which a resume left without its weights."""
+    return f"its version {version} did not survive: lineage {lineage} began before it"
 
 
 def fell_back(draw: int, owner: str, why: str) -> str:

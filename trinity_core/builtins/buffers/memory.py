@@ -56,6 +56,9 @@ class MemoryLedger(Ledger):
                 if ordered and row.draw >= at.draw and row.status != "voided":
                     row.status = "voided"
                     self._event(row.id, "voided", at.step, f"lineage {s.lineage} plays draw {row.draw} again")
+                elif not ordered and row.status == "stored" and (row.version or 0) > at.step:
+                    row.status, row.ended = "expired", at.step
+                    self._event(row.id, "expired", at.step, common.did_not_survive(row.version, s.lineage))
             for place in s.places.values():
                 reason = common.fell_back(place.draw, place.owner, f"lineage {s.lineage} began")
                 self._event("", "voided", at.step, reason, place.owner)
@@ -64,12 +67,16 @@ class MemoryLedger(Ledger):
                 s.next_draw = at.draw
                 s.begun = {v: min(draw, at.draw - 1) for v, draw in s.begun.items() if v < at.step}
             s.given_up, s.committed = at.given_up, at.step
+            s.short = common.surviving(s.short, at.given_up)
             s.announced, s.receipts = {}, {}
             return self.lineage
 
     def join(self) -> int:
         self.lineage = self._state.lineage
         return self.lineage
+
+    def live_lineage(self) -> int:
+        return self._state.lineage
 
     # groups
     def put(self, group: Group, *, place: str | None = None) -> bool:
@@ -225,10 +232,17 @@ class MemoryLedger(Ledger):
             now = self._state.clock()
             return min((place.draw for place in self._state.places.values() if place.until > now), default=None)
 
-    def give_up(self, places: int, step: int, reason: str) -> None:
+    def give_up(self, places: int, step: int, reason: str, *, taken: int | None = None) -> bool:
         with self._write() as s:
+            if taken is not None and self.taken() != taken:
+                return False
             s.given_up += places
+            s.short[step] = s.short.get(step, 0) + places
             self._event("", "given_up", step, f"{places} places: {reason}")
+            return True
+
+    def short(self, step: int) -> int:
+        return self._state.short.get(step, 0)
 
     def position(self, step: int) -> Position:
         with self._state.lock:

@@ -24,6 +24,10 @@ _RENEW = sa.update(tables.places).where(P.run == _RUN, P.owner == bindparam("o")
 _EXTEND = _RENEW.where(P.until < bindparam("t"))
 
 
+SHORT = "short:"
+"""Prefix of the words that say how many places a step gave up."""
+
+
 class SqlGate(Ledger):
     """The half of the SQL ledger that is not about groups."""
 
@@ -83,10 +87,19 @@ class SqlGate(Ledger):
             draw = connection.execute(lowest, self._run).scalar_one()
             return None if draw is None else int(draw)
 
-    def give_up(self, places: int, step: int, reason: str) -> None:
+    def give_up(self, places: int, step: int, reason: str, *, taken: int | None = None) -> bool:
         with self._store.write(self.lineage) as write:
+            alive = int(write(_ALIVE, {**self._run, "now": write.now}).scalar_one())
+            if taken is not None and alive + write.meta.counted + write.meta.given_up != taken:
+                return False
             write.meta.given_up += places
+            total = self._shorts(write.connection).get(step, 0) + places
+            self._upsert(write, tables.words, {"word": f"{SHORT}{step}"}, {"said": str(total)})
             write.event("", "given_up", step, f"{places} places: {reason}")
+            return True
+
+    def short(self, step: int) -> int:
+        return int(self.heard(f"{SHORT}{step}") or 0)
 
     def position(self, step: int) -> Position:
         with self._store.read() as connection:
@@ -135,6 +148,12 @@ class SqlGate(Ledger):
         self._store.close()
 
     # inside
+    def _shorts(self, connection: Connection) -> dict[int, int]:
+        """Places that each step gave up."""
+        W = tables.words.c
+        query = sa.select(W.word, W.said).where(W.run == _RUN, W.word.startswith(SHORT))
+        return {int(row.word.removeprefix(SHORT)): int(row.said) for row in connection.execute(query, self._run)}
+
     def _alive(self, connection: Connection, before_version: int | None = None) -> int:
         values: dict[str, Any] = {**self._run, "now": self._store.now(connection)}
         query = _ALIVE if before_version is None else _ALIVE.where(P.version < before_version)

@@ -10,7 +10,7 @@ from sqlalchemy import Row, bindparam
 
 from trinity_core import codec
 from trinity_core.builtins.buffers import common, tables
-from trinity_core.builtins.buffers.sql_gate import _END_PLACE, _RUN, SqlGate
+from trinity_core.builtins.buffers.sql_gate import _END_PLACE, _RUN, SHORT, SqlGate
 from trinity_core.builtins.buffers.store import Store, Write
 from trinity_core.errors import LedgerError
 from trinity_core.protocols import Event, Position
@@ -75,6 +75,11 @@ class SqlLedger(SqlGate):
                 for row in write(sa.select(G.id, G.draw).where(*behind).order_by(*_ORDER)).all():
                     write.event(row.id, "voided", at.step, f"lineage {meta.lineage} plays draw {row.draw} again")
                 write(sa.update(tables.groups).where(*behind).values(status="voided"))
+            else:
+                dead = (mine, G.version > at.step, G.status == "stored")
+                for row in write(sa.select(G.id, G.version).where(*dead).order_by(*_ORDER)).all():
+                    write.event(row.id, "expired", at.step, common.did_not_survive(row.version, meta.lineage))
+                write(sa.update(tables.groups).where(*dead).values(status="expired", ended=at.step))
             open_places = sa.select(P.draw, P.owner).where(P.run == self._store.run).order_by(P.draw)
             for row in write(open_places).all():
                 write.event("", "voided", at.step, common.fell_back(row.draw, row.owner, why), row.owner)
@@ -90,15 +95,22 @@ class SqlLedger(SqlGate):
                 write(sa.select(sa.func.count()).select_from(tables.groups).where(mine, counts)).scalar_one()
             )
             meta.given_up, meta.committed = at.given_up, at.step
+            shorts = self._shorts(write.connection)
+            kept = common.surviving(shorts, at.given_up)
+            for step in shorts:
+                self._upsert(write, tables.words, {"word": f"{SHORT}{step}"}, {"said": str(kept.get(step, 0))})
             lineage = meta.lineage
         self.lineage = lineage
         return lineage
 
     def join(self) -> int:
+        self.lineage = self.live_lineage()
+        return self.lineage
+
+    def live_lineage(self) -> int:
         with self._store.read() as connection:
             query = sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN)
-            self.lineage = int(connection.execute(query, self._run).scalar_one())
-        return self.lineage
+            return int(connection.execute(query, self._run).scalar_one())
 
     # groups
     def put(self, group: Group, *, place: str | None = None) -> bool:

@@ -67,4 +67,6 @@ class State:
     history: list[Event] = field(default_factory=list)
     announced: dict[int, str] = field(default_factory=dict)
     receipts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    short: dict[int, int] = field(default_factory=dict)
+    """Places that each step gave up."""
     words: dict[str, str] = field(default_factory=dict)

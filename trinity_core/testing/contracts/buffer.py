@@ -210,6 +210,36 @@ def a_resume_plays_again_what_the_checkpoint_has_not_seen(buffer: Buffer, tmp: P
     ledger.close()
 
 
+def a_resume_trains_nothing_of_versions_that_did_not_survive(buffer: Buffer, tmp: Path) -> None:
+    ledger, run = open_new(buffer, tmp)
+    one, two, three = (_fill(ledger, run, 2, version=version) for version in (0, 1, 2))
+    ledger.commit(ledger.lease(two, owner="kit", step=2, ttl_s=TTL_S), 2)
+    ledger.begin(Position(1, 2, 0), ordered=False)
+    require([entry.id for entry in ledger.index()] == [*one, *two], "groups of version 2 are gone: step 1 is the last")
+    require(ledger.taken() == 4, "and their places are free")
+    ended = [event.group for event in ledger.events() if event.event == "expired"]
+    require(ended == three, "the history says how they ended")
+    ledger.begin(Position(2, 2, 0), ordered=False)
+    require([entry.id for entry in ledger.index()] == [*one, *two], "nor do they come back with a later version 2")
+    ledger.begin(Position(0, 0, 0), ordered=False)
+    require([entry.id for entry in ledger.index()] == one, "what an earlier resume loses besides is gone too")
+    ledger.close()
+
+
+def a_short_step_is_short_only_in_what_survived(buffer: Buffer, tmp: Path) -> None:
+    ledger, run = open_new(buffer, tmp)
+    _fill(ledger, run, 3)
+    require(not ledger.give_up(1, 1, "short", taken=2), "another explorer was faster: 3 places are taken, not 2")
+    require(ledger.give_up(1, 1, "short", taken=3) and ledger.taken() == 4, "one of several gives up")
+    position = ledger.position(1)
+    require(position.given_up == 1, "a checkpoint knows it")
+    ledger.give_up(2, 2, "short")
+    require((ledger.short(1), ledger.short(2), ledger.short(3)) == (1, 2, 0), "each step's own")
+    ledger.begin(position, ordered=True)
+    require((ledger.short(1), ledger.short(2)) == (1, 0), "step 2 is played again, and may fill this time")
+    ledger.close()
+
+
 def an_older_lineage_is_fenced_off(buffer: Buffer, tmp: Path) -> None:
     _several_processes(buffer)
     old, run = open_new(buffer, tmp)
@@ -226,6 +256,7 @@ def an_older_lineage_is_fenced_off(buffer: Buffer, tmp: Path) -> None:
         "say": lambda: old.say("status", "zombie"),
     }.items():
         _refused(Fenced, write, f"{what} by an older lineage")
+    require((old.lineage, old.live_lineage(), new.live_lineage()) == (1, 2, 2), "which it can see before it writes")
     require(old.join() == 2, "an explorer joins the newest lineage")
     require(old.put(small_group(run.id, 9)), "and writes again")
     old.close()
@@ -333,6 +364,8 @@ RULES: dict[str, Callable[..., None]] = {
         what_a_killed_process_held_falls_back,
         a_late_owner_is_refused,
         a_resume_plays_again_what_the_checkpoint_has_not_seen,
+        a_resume_trains_nothing_of_versions_that_did_not_survive,
+        a_short_step_is_short_only_in_what_survived,
         an_older_lineage_is_fenced_off,
         engines_and_trainer_meet,
         closing_twice_is_fine,
