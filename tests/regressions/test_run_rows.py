@@ -212,17 +212,22 @@ def test_the_users_seed_reaches_every_sampled_token(seeded):
 
 
 def test_any_stored_attempt_can_be_sampled_again(seeded):
-    """RUN-09: what is stored names the noise of each request: engine, seed and key give the tokens back, one by one."""
+    """RUN-09: what is stored names the noise of each request: engine, seed and key give the tokens back, one by one,
+    and another seed gives others from the same weights."""
     engine = FakeEngine().open(FakeRun(seed=5))
     engine.version = 0
+    found = {5: [], 6: []}
+    played = []
     for group in stored(seeded / "one"):
         for attempt in group.attempts:
             (experience,) = attempt.experiences
             (call,) = experience.calls
+            played.append(experience.tokens_T[call.start : call.stop].tolist())
             key = Key(group.slot, group.row, group.draw, attempt.index)
-            request = Request(key, experience.tokens_T[: call.start], call.sampling, seed_of(5, key))
-            again = asyncio.run(engine.generate(request))
-            assert again.tokens_N.tolist() == experience.tokens_T[call.start : call.stop].tolist()
+            for seed, again in found.items():
+                request = Request(key, experience.tokens_T[: call.start], call.sampling, seed_of(seed, key))
+                again.append(asyncio.run(engine.generate(request)).tokens_N.tolist())
+    assert found[5] == played != found[6]
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
