@@ -44,7 +44,8 @@ def step_metrics(
         }
         check_movement(run.step, taken)
     else:
-        run.tell("warned", f"step {run.step}: no action token to train on; the weights stay as they are")
+        if "critic/loss" not in before:  # a critic's warm-up trains no policy on purpose
+            run.tell("warned", f"step {run.step}: no action token to train on; the weights stay as they are")
         metrics |= {"loss": 0.0, "grad_norm": 0.0, "updates/skipped": 0.0, "weights/moved": 0.0}
     trained = sum(group.num_tokens for group in groups)
     metrics |= {
