@@ -95,10 +95,9 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
                 del places[one.group.draw]
     except BaseException as error:
         try:
-            for place in places.values():
-                run.ledger.leave(place)
-        except Fenced:
-            pass  # the new lineage has freed them
+            with contextlib.suppress(Fenced):  # the new lineage has freed them
+                for place in places.values():
+                    run.ledger.leave(place)
         except LedgerError as other:
             error.add_note(f"besides, its places could not be given back: {other}")
         raise

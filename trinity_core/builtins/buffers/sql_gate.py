@@ -111,6 +111,11 @@ class SqlGate(Ledger):
         return position
 
     # the meeting
+    def live_lineage(self) -> int:
+        with self._store.read() as connection:
+            query = sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN)
+            return int(connection.execute(query, self._run).scalar_one())
+
     def announce(self, version: int, where: str) -> None:
         with self._store.write(self.lineage) as write:
             self._upsert(write, tables.announced, {"lineage": self.lineage, "version": version}, {"location": where})

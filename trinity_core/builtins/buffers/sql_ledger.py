@@ -107,11 +107,6 @@ class SqlLedger(SqlGate):
         self.lineage = self.live_lineage()
         return self.lineage
 
-    def live_lineage(self) -> int:
-        with self._store.read() as connection:
-            query = sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN)
-            return int(connection.execute(query, self._run).scalar_one())
-
     # groups
     def put(self, group: Group, *, place: str | None = None) -> bool:
         data = codec.pack(group)
