@@ -55,6 +55,32 @@ def test_three_explorers_and_a_trainer_survive_the_death_of_any(tmp_path):
     trinity("audit", str(run), cwd=tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_an_ordered_run_of_two_explorers_goes_on_with_a_trainer_that_lost_steps(tmp_path):
+    """Explorers that wait for a version which the killed trainer would have made next play for the resumed one."""
+    run = tmp_path / "out"
+    trainer = start("run", *FAKE, *DIGITS, "mode=train", "steps=6", "checkpoint.every=2", "explorer.place_ttl_s=20", "out=out",
+                    cwd=tmp_path)  # fmt: skip
+    processes = [trainer]
+    try:
+        wait_for(lambda: (run / "weights").is_dir() and any((run / "weights").iterdir()), "the first published version")
+        processes += [start("run", "mode=explore", "join=out", cwd=tmp_path) for _ in range(2)]
+        wait_for(lambda: len(steps(run)) >= 3, "step 3")
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        (run / "weights" / ".1-9.tmp").mkdir()  # what a kill in the middle of publishing leaves
+        processes.append(start("run", "resume=out", cwd=tmp_path))
+        for process in processes[1:]:
+            assert process.wait(120) == 0, "\n".join(path.read_text()[-3000:] for path in tmp_path.glob("log-*"))
+    finally:
+        for process in processes:
+            process.kill()
+    assert [line["step"] for line in steps(run)] == [1, 2, 3, 4, 5, 6]
+    assert not list((run / "weights").glob(".*"))
+    trinity("audit", str(run), cwd=tmp_path)
+
+
 def steps(run) -> list[dict]:
     path = run / "metrics.jsonl"
     if not path.exists():
