@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.metadata
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.local.helpers import distance, gradient
+from tests.local.helpers import Weighted, distance, gradient
 from trinity_core.algo.assemble import assemble
 from trinity_core.algo.batch import TrainBatch
+from trinity_core.algo.cut import plan
 from trinity_core.algo.reduce import set_weights
 from trinity_core.builtins.backends.local import Local
 from trinity_core.builtins.engines.hf import HF
@@ -78,6 +81,26 @@ def test_shared_and_plain_paths_have_one_gradient_in_float32(make_run: Any) -> N
     plain = gradient(Local(share_prefix=False).open(make_run("float32", path=MODEL)), made)
     print(f"relative difference of the gradients: {distance(shared, plain):.1e}")
     assert distance(shared, plain) <= 1e-5
+
+
+@dataclass(frozen=True)
+class WeightedTogether(Weighted):
+    """The same values, declared to depend on the whole batch: the two-pass form."""
+
+    scope = "batch"
+
+
+def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_run: Any) -> None:
+    torch.set_num_threads(2)
+    backend, made = played(make_run("float32", path=MODEL), prompts=2)
+    whole = gradient(backend, made)
+    for budget in (64, 128):
+        backend.config = dataclasses.replace(backend.config, micro_tokens=budget)
+        assert len(plan(made, scope="token", max_tokens=budget)[0]) > 1
+        cut = distance(gradient(backend, made), whole)
+        twice = distance(gradient(backend, made, WeightedTogether()), whole)
+        print(f"float32, {budget} tokens a micro-batch: direct {cut:.1e}, two-pass {twice:.1e} of the gradient")
+        assert cut <= 1e-5 and twice <= 1e-5
 
 
 def test_engine_and_trainer_agree_in_float32(make_run: Any) -> None:

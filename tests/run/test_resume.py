@@ -35,7 +35,9 @@ def test_a_word_typed_in_one_resume_does_not_stop_the_next(tmp_path):
     resume(folder)
 
 
-@pytest.mark.parametrize("word", ["tracker=[jsonl]", "algorithm=rloo", "operator=[dynamic_sampling]", "loss=importance_sampling"])
+@pytest.mark.parametrize(
+    "word", ["tracker=[jsonl]", "algorithm=rloo", "operator=[dynamic_sampling]", "loss=importance_sampling"]
+)
 def test_a_typed_group_covers_all_that_it_selects(tmp_path, word):
     resume(saved(tmp_path), word)
 
