@@ -81,8 +81,8 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("text", "said", "retryable"),
     [
-        ("raise", "rewards.awkward raised ZeroDivisionError: by nothing", False),
-        ("exit", "rewards.awkward raised SystemExit: 0", False),
+        ("raise", "rewards.awkward raised ZeroDivisionError: by nothing (scoring_rewards.py:51)", False),
+        ("exit", "rewards.awkward raised SystemExit: 0 (scoring_rewards.py:49)", False),
         ("die", "the process of rewards.awkward died (exit code 3)", True),
         ("kill", "the process of rewards.awkward died (signal SIGKILL)", True),
         ("nan", "rewards.awkward returned nan: a score is a finite number", False),

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgpack
 
@@ -14,7 +15,7 @@ from trinity_core.errors import RunError
 from trinity_core.protocols import Environment, RunContext, Workflow
 from trinity_core.rollout.chat import AttemptEnded, Chat, TooManyCalls
 from trinity_core.rollout.dispatch import Dispatcher, EngineFailed, Lockstep
-from trinity_core.rollout.outcome import as_score
+from trinity_core.rollout.outcome import as_score, place_of
 from trinity_core.types import Attempt, Fault, Group, Key, Result, Role, Sampling, Task
 
 log = logging.getLogger("trinity")
@@ -68,9 +69,16 @@ class Player:
     ) -> None:
         self.run, self.workflow, self.environment = run, workflow, environment
         self.counters = Counters()
+        self.apart = Counters()
+        """The same of other streams: evaluations."""
+        self._last_error: BaseException | None = None
         self._only_faults = 0
         """Attempts that faulted, while there was no other; -1 once there was."""
         self._on_tokens, self.warn = on_tokens, on_warning or log.warning
+
+    def counters_of(self, stream: str) -> Counters:
+        """Evaluations are counted apart: what a run shows of its play is play alone."""
+        return self.counters if stream == "play" else self.apart
 
     async def attempt(self, place: int, play: Play, group: Group, index: int) -> Attempt:
         """One attempt, with its retries."""
@@ -79,8 +87,8 @@ class Player:
             fault = attempt.score
             if not isinstance(fault, Fault) or not fault.retryable or number == self.run.config.explorer.retries:
                 break
-            self.counters.retries += 1
-        self.counters.attempts += 1
+            self.counters_of(play.stream).retries += 1
+        self.counters_of(play.stream).attempts += 1
         self._watch(attempt)
         return attempt
 
@@ -92,7 +100,7 @@ class Player:
         if self._only_faults >= _BROKEN:
             raise RunError(
                 f"workflow: none of the first {self._only_faults} attempts could be played; the last: {attempt.score.reason}"
-            )
+            ) from self._last_error
 
     async def _try(self, place: int, play: Play, group: Group, index: int, number: int) -> Attempt:
         role, explorer = play.roles[index], self.run.config.explorer
@@ -107,7 +115,7 @@ class Player:
             max_calls=explorer.max_calls,
             run_seed=self.run.seed,
             models=self.run.models,
-            on_tokens=self._count,
+            on_tokens=partial(self._count, play.stream),
         )
         play.dispatcher.now(place, key)
         deadline = None if isinstance(play.dispatcher, Lockstep) else explorer.attempt_timeout_s
@@ -138,8 +146,9 @@ class Player:
             fault = Fault(f"{type(self.workflow).__name__}: what it waited for was cancelled ({words_of(error)})")
         except (Exception, SystemExit) as error:
             log.debug("attempt %s faulted", key, exc_info=error)
-            fault = Fault(f"{type(self.workflow).__name__}: {words_of(error)}")
-        self.counters.branches += chat.recorder.num_branches
+            self._last_error = error
+            fault = Fault(f"{type(self.workflow).__name__}: {words_of(error)}{place_of(error)}")
+        self.counters_of(play.stream).branches += chat.recorder.num_branches
         if fault is not None:
             # What a broken attempt sampled is never trained: only its words are kept, for whoever looks into it.
             return Attempt([], role, chat.text, chat.messages, {}, fault, index, group.task)
@@ -164,10 +173,11 @@ class Player:
             except Exception as error:  # noqa: BLE001 - a world that will not close must not cost its attempt
                 self.warn(f"environment {type(self.environment).__name__}: close() failed: {words_of(error)}")
 
-    def _count(self, tokens: int) -> None:
-        self.counters.calls += 1
-        self.counters.tokens += tokens
-        if self._on_tokens is not None:
+    def _count(self, stream: str, tokens: int) -> None:
+        counters = self.counters_of(stream)
+        counters.calls += 1
+        counters.tokens += tokens
+        if self._on_tokens is not None and counters is self.counters:
             self._on_tokens(tokens)
 
 

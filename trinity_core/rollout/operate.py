@@ -9,6 +9,7 @@ from typing import Any
 from trinity_core.codec import pack, unpack
 from trinity_core.errors import RunError
 from trinity_core.protocols import Operator
+from trinity_core.rollout.outcome import InWorker, place_of
 from trinity_core.rollout.pool import Pool, Spec
 from trinity_core.types import Group
 
@@ -50,14 +51,16 @@ class Operators:
             answer = (await self._pool.run(self._specs[slot], "operator", pack(group), [0]))[0]
             if "groups" not in answer:
                 reason = answer.get("error") or answer.get("late") or answer.get("lost")
-                raise RunError(f"{where}: group {group.id}: {reason}")
+                trace = answer.get("traceback")
+                raise RunError(f"{where}: group {group.id}: {reason}") from (InWorker(trace) if trace else None)
             return [unpack(data) for data in answer["groups"]]
         operator: Operator = self._live[slot]
         try:
             result = operator(group)
             result = await result if inspect.isawaitable(result) else result
         except Exception as error:
-            raise RunError(f"{where}: group {group.id}: {type(error).__name__}: {error}") from error
+            said = f"{where}: group {group.id}: {type(error).__name__}: {error}{place_of(error)}"
+            raise RunError(said) from error
         if not isinstance(result, list) or not all(isinstance(one, Group) for one in result):
             raise RunError(f"{where}: group {group.id}: returned a {type(result).__name__}, not a list of groups")
         return result

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from collections.abc import Sequence
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from trinity_core.types import Fault, Invalid, Ok, Score
@@ -41,7 +44,31 @@ def as_scores(values: object, count: int, where: str) -> list[Score]:
 def broke(error: BaseException, where: str, *, retryable: bool = False) -> Fault:
     """The fault of a scorer that raised."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Fault(f"{where} raised {said}", retryable=retryable)
+    return Fault(f"{where} raised {said}{place_of(error)}", retryable=retryable)
+
+
+class InWorker(Exception):
+    """What was raised in another process; its text is the traceback there."""
+
+
+def place_of(error: BaseException) -> str:
+    """`` (broken.py:7)``: the last line of the user's own that the error passed; empty where it passed none.
+
+    Frames of this package are left out, and those of installed libraries where a frame of the user's is there.
+    """
+    own = str(Path(__file__).parents[1]) + os.sep
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    libraries = (str(Path(os.__file__).parent) + os.sep, "site-packages" + os.sep, "<")
+    users = [frame for frame in frames if not any(word in frame.filename for word in libraries)]
+    for frame in reversed(users or frames):
+        if not frame.filename.startswith("<"):
+            return f" ({Path(frame.filename).name}:{frame.lineno})"
+    return ""
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as text, as it crosses a pipe."""
+    return "".join(traceback.format_exception(error))
 
 
 def to_wire(score: Score) -> list[Any]:

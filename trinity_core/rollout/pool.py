@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgpack
 
 from trinity_core.errors import ConfigError, RunError
+from trinity_core.rollout.outcome import InWorker
 from trinity_core.rollout.worker import LENGTH
 
 Method = Literal["attempt", "group", "operator"]
@@ -223,7 +224,8 @@ class Pool:
         except WorkerLate:
             raise RunError(f"{spec.where}: its process was not ready after {_START_S:g} s") from None
         if "failed" in answer:
-            raise RunError(f"{spec.where}: its process could not build it: {answer['failed']}")
+            said = f"{spec.where}: its process could not build it: {answer['failed']}"
+            raise RunError(said) from InWorker(answer["traceback"])
         worker.known.add(spec.digest)
         for item in items:
             answer = worker.receive(spec.timeout_s)

@@ -65,7 +65,8 @@ class Scheduler:
             check_taskset(f"tasksets.{slot}", taskset)
         self.run, self.engine, self.scorer, self.tasksets = run, engine, scorer, tasksets
         self.player = Player(run, workflow, environment, on_tokens=on_tokens, on_warning=on_warning)
-        self.counters = self.player.counters
+        self.counters, self.apart = self.player.counters, self.player.apart
+        """What play has done; what evaluations have."""
         self._gate = asyncio.Lock()
         self._arrival = Arrival(engine, wave=run.config.explorer.wave, waves=waves)
 
@@ -122,7 +123,7 @@ class Scheduler:
                     draw = held.pop(position)
                 else:
                     draw = await _next(ended)
-                self.counters.groups += 1
+                self.player.counters_of(stream).groups += 1
                 yield Played(draw.group, _too_few(draw.group, least))
         finally:
             runner.cancel()
@@ -181,16 +182,17 @@ class Scheduler:
                 draw.group.attempts.append(await self.player.attempt(place, play, draw.group, index))
                 draw.missing -= 1
                 if draw.missing == 0:
-                    tasks.create_task(self._score(draw, ended))
+                    tasks.create_task(self._score(play, draw, ended))
         finally:
             play.dispatcher.leave(place)
 
-    async def _score(self, draw: _Draw, ended: asyncio.Queue[_Draw | BaseException]) -> None:
+    async def _score(self, play: Play, draw: _Draw, ended: asyncio.Queue[_Draw | BaseException]) -> None:
         draw.group.attempts.sort(key=lambda attempt: attempt.index)
         await self.scorer.score(draw.group)
+        counters = self.player.counters_of(play.stream)
         for attempt in draw.group.attempts:
-            self.counters.faults += isinstance(attempt.score, Fault)
-            self.counters.invalid += isinstance(attempt.score, Invalid)
+            counters.faults += isinstance(attempt.score, Fault)
+            counters.invalid += isinstance(attempt.score, Invalid)
         ended.put_nowait(draw)
 
 

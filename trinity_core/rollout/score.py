@@ -12,7 +12,7 @@ from trinity_core.codec import pack
 from trinity_core.config.schema import Part, RewardSlot
 from trinity_core.errors import ConfigError, RunError
 from trinity_core.protocols import Reward, RunContext
-from trinity_core.rollout.outcome import as_score, as_scores, broke, from_wire
+from trinity_core.rollout.outcome import InWorker, as_score, as_scores, broke, from_wire, traceback_of
 from trinity_core.rollout.pool import Method, Pool, Spec
 from trinity_core.types import Attempt, Fault, Group, Invalid, Ok, Score
 
@@ -41,6 +41,8 @@ class Judge:
     timeout_s: float
     only_faults: int = 0
     """Faults so far, while there was nothing else; -1 once there was."""
+    trace: str = ""
+    """Traceback of the last one that raised."""
 
     def watch(self, scores: Sequence[Score]) -> None:
         """Raise :class:`~trinity_core.errors.RunError` for a reward that has never scored anything."""
@@ -53,7 +55,7 @@ class Judge:
             raise RunError(
                 f"rewards.{self.slot}: none of the first {self.only_faults} attempts could be scored; the last: "
                 f"{faults[-1].reason}. Mend the reward, or drop it: ~rewards.{self.slot}"
-            )
+            ) from (InWorker(self.trace) if self.trace else None)
 
     @classmethod
     def of(cls, slot: str, part: Part, open_live: Callable[[str, Any], Any]) -> Judge:
@@ -149,6 +151,7 @@ class Scorer:
             return await _on_the_loop(judge, attempts, where)
         items = range(len(attempts)) if judge.method == "attempt" else [0]
         answers = await self.pool.run(judge.spec, judge.method, pack(group), items)
+        judge.trace = next((one["traceback"] for one in answers.values() if one.get("traceback")), judge.trace)
         if judge.method == "attempt":
             return [_score_of(answers[i]) for i in items]
         answer = answers[0]
@@ -175,6 +178,7 @@ async def _on_the_loop(judge: Judge, attempts: Sequence[Attempt], where: str) ->
                 return Fault(f"{where} took longer than {judge.timeout_s:g} s", retryable=True)
             return broke(error, where, retryable=True)
         except Exception as error:  # noqa: BLE001 - a broken scorer is a fault of the attempt's score
+            judge.trace = traceback_of(error)
             return broke(error, where, retryable=True)
 
     if judge.method == "attempt":

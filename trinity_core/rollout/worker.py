@@ -50,7 +50,7 @@ def _listen(jobs: BinaryIO, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
 def _answers(job: dict[str, Any], components: dict[str, Any]) -> Any:
     """``ready``, then an answer for each item, each as soon as it is there."""
     from trinity_core.codec import pack, unpack
-    from trinity_core.rollout.outcome import as_score, as_scores, broke, to_wire
+    from trinity_core.rollout.outcome import as_score, as_scores, broke, place_of, to_wire, traceback_of
 
     name, where = job["component"], job["where"]
     try:
@@ -58,27 +58,30 @@ def _answers(job: dict[str, Any], components: dict[str, Any]) -> Any:
             components[name] = pickle.loads(job["spec"])  # from our parent, about its own config
         component, group = components[name], unpack(job["group"])
     except BaseException as error:  # noqa: BLE001 - whatever an import does, the parent hears of it
-        yield {"failed": f"{type(error).__name__}: {error}"}
+        yield {"failed": f"{type(error).__name__}: {error}{place_of(error)}", "traceback": traceback_of(error)}
         return
     yield {"ready": True}
     if job["method"] == "attempt":
         for item in job["items"]:
+            trace = ""
             try:
                 score = as_score(component(group.attempts[item]), where)
             except (Exception, SystemExit) as error:  # noqa: BLE001
-                score = broke(error, where)
-            yield {"item": item, "score": to_wire(score)}
+                score, trace = broke(error, where), traceback_of(error)
+            yield {"item": item, "score": to_wire(score), "traceback": trace}
     elif job["method"] == "group":
+        trace = ""
         try:
             scores = as_scores(component.group(group.attempts), len(group.attempts), where)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            scores = [broke(error, where)] * len(group.attempts)
-        yield {"item": 0, "scores": [to_wire(score) for score in scores]}
+            scores, trace = [broke(error, where)] * len(group.attempts), traceback_of(error)
+        yield {"item": 0, "scores": [to_wire(score) for score in scores], "traceback": trace}
     else:
         try:
             yield {"item": 0, "groups": [pack(one) for one in component(group)]}
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            yield {"item": 0, "error": f"{type(error).__name__}: {error}"}
+            said = f"{type(error).__name__}: {error}{place_of(error)}"
+            yield {"item": 0, "error": said, "traceback": traceback_of(error)}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from trinity_core.builtins.trackers.words import clock, number, progress_line, step_line
+from trinity_core.builtins.trackers.words import accuracy, number, progress_line, step_line, summary_rows
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import RunContext, Tracker
 
@@ -55,15 +55,20 @@ class LiveConsole(Tracker):
             emoji=False,
         )
         self._live: Any = None
+        self._spinner: Any = None
         self._began = self._said = time.monotonic()
-        self._first_step: tuple[int, float] | None = None
+        self._first_step = 0
+        self._first_s: float | None = None
+        """Seconds of work that earlier lives of the run had done."""
         self._last_step = 0
+        self._last_s = 0.0
+        """Seconds of work when the last step ended."""
         self._reward: float | None = None
 
     # the timeline
     def started(self, run: Mapping[str, Any]) -> None:
         self._began = time.monotonic()
-        self._first_step = (int(run.get("step", 0)), self._began)
+        self._first_step = self._last_step = int(run.get("step", 0))
         word = "resumes" if run.get("resumed") else "starts"
         self._line(f"run {run.get('id', '')} {word}", "bold")
         if self.config.plan:
@@ -81,14 +86,19 @@ class LiveConsole(Tracker):
             return
         from rich.live import Live
         from rich.spinner import Spinner
+        from rich.table import Table
 
         if self._live is None:
+            self._spinner = Spinner("dots")
             self._live = Live(console=self._rich, transient=True, refresh_per_second=4, redirect_stdout=False)
             self._live.start()
-        self._live.update(Spinner("dots", text=self._text(line, "dim")))
+        row = Table.grid(padding=(0, 1))
+        row.add_column()
+        row.add_column(no_wrap=True, overflow="ellipsis")  # one line, however narrow the terminal
+        row.add_row(self._spinner, self._text(line, "dim"))
+        self._live.update(row)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._last_step = step
         self._reward = metrics.get("reward/mean", self._reward)
         self._said = time.monotonic()
         self._line(step_line(step, metrics))
@@ -106,16 +116,7 @@ class LiveConsole(Tracker):
         self._stop()
         status = str(summary.get("status", "ended"))
         self._line(f"run {status}", "bold green" if status == "finished" else "bold red")
-        rows: list[tuple[str, Any]] = [("steps", summary.get("steps", self._last_step))]
-        if "train_seconds" in summary:
-            rows.append(("time training", clock(float(summary["train_seconds"]))))
-        for key, label in (("eval_before", "accuracy before"), ("eval_after", "accuracy after")):
-            if summary.get(key):
-                rows.append((label, accuracy(summary[key])))
-        rows += [
-            (key, str(summary[key])) for key in ("error", "seed", "weights_sha256") if summary.get(key) is not None
-        ]
-        self._table({"summary": rows})
+        self._table({"summary": summary_rows(summary)})
         commands = summary.get("next") or []
         if commands:
             self._line("next", "bold")
@@ -128,9 +129,17 @@ class LiveConsole(Tracker):
     # how it is drawn
     def _left(self, state: Mapping[str, Any], now: float) -> float | None:
         """Seconds until the last step, from the mean of this life's steps; ``None`` before there is one."""
-        first, began = self._first_step or (0, self._began)
         done, steps = int(state.get("step", 0)), int(state.get("steps", 0))
-        return (now - began) / (done - first) * (steps - done) if done > first and steps > done else None
+        # the run's own clock stands still during evaluations
+        work = float(state.get("train_seconds", now - self._began))
+        if self._first_s is None:
+            self._first_s = work if "train_seconds" in state else 0.0
+        if done != self._last_step:
+            self._last_step, self._last_s = done, work
+        if not self._first_step < done < steps:
+            return None
+        mean = (self._last_s - self._first_s) / (done - self._first_step)
+        return max(0.0, mean * (steps - done) - (work - self._last_s))
 
     def _line(self, line: str, style: str = "") -> None:
         # soft_wrap: a line of a log stays one line, however long
@@ -165,15 +174,3 @@ class LiveConsole(Tracker):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-def accuracy(result: Mapping[str, Any]) -> str:
-    """``0.913  95 % 0.866 … 0.946  n = 200``, with whatever else was counted."""
-    line = f"{result.get('accuracy', float('nan')):.3f}"
-    if "ci_low" in result and "ci_high" in result:
-        line += f"  95 % {result['ci_low']:.3f} … {result['ci_high']:.3f}"
-    if "n" in result:
-        line += f"  n = {result['n']}"
-    if result.get("unscored"):
-        line += f"  ({result['unscored']} without a score)"
-    return line + "".join(f"  {name} {result[name]:.3f}" for name in result if name.startswith(("pass@", "maj@")))

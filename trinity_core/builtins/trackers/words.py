@@ -25,10 +25,10 @@ def step_line(step: int, metrics: Mapping[str, float]) -> str:
         # zero staleness is the normal case and says nothing
         if found is not None and not (word == "stale" and metrics[found] == 0):
             named = word if found == names[0] else f"{word}({found.rpartition('/')[2]})"
-            words.append(f"{named} {form.format(metrics[found])}")
-    seconds = metrics.get("time/step_s")
+            words.append(f"{named} {unsigned_zero(form.format(metrics[found]))}")
+    seconds, waited = metrics.get("time/step_s"), metrics.get("time/wait_s")
     if seconds is not None:
-        words.append(f"{seconds:.1f} s")
+        words.append(f"{seconds:.1f} s" if waited is None else f"{seconds - waited:.1f} s + {waited:.1f} s waiting")
         if seconds > 0 and "tokens/trained" in metrics:
             words.append(f"{metrics['tokens/trained'] / seconds:,.0f} tok/s trained")
     return "  ".join(words)
@@ -44,7 +44,7 @@ def progress_line(state: Mapping[str, Any], *, seconds: float, reward: float | N
             words.append(f"{state[key]:,} {word}")
     words.append(f"{state.get('tokens_per_s', 0.0):,.0f} tok/s")
     if reward is not None:
-        words.append(f"reward {reward:.3f}")
+        words.append(f"reward {unsigned_zero(f'{reward:.3f}')}")
     if left is not None:
         words.append(f"{clock(left)} left")
     return "  ".join(word for word in words if word)
@@ -67,3 +67,38 @@ def number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unsigned_zero(text: str) -> str:
+    """``0.000`` for ``-0.000``: a number that rounds to nothing has no sign."""
+    return text[1:] if text.startswith("-") and not text.strip("-0.") else text
+
+
+def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The table at the end: what this mode did. (An error is not in it: whoever started the run says it, once.)"""
+    mode = summary.get("mode")
+    rows: list[tuple[str, Any]] = []
+    if mode == "explore":
+        rows.append(("groups stored", summary.get("groups", 0)))
+    else:
+        rows.append(("steps", summary.get("steps", 0)))
+    if mode == "bench":
+        rows += [(f"accuracy {one.get('taskset', '')}", accuracy(one)) for one in summary.get("benched") or []]
+    elif mode != "explore" and "train_seconds" in summary:
+        rows.append(("time training", clock(float(summary["train_seconds"]))))
+    for key, label in (("eval_before", "accuracy before"), ("eval_after", "accuracy after")):
+        if summary.get(key):
+            rows.append((label, accuracy(summary[key])))
+    return rows + [(key, str(summary[key])) for key in ("seed", "weights_sha256") if summary.get(key) is not None]
+
+
+def accuracy(result: Mapping[str, Any]) -> str:
+    """``0.913  95 % 0.866 … 0.946  n = 200``, with whatever else was counted."""
+    line = f"{result.get('accuracy', float('nan')):.3f}"
+    if "ci_low" in result and "ci_high" in result:
+        line += f"  95 % {result['ci_low']:.3f} … {result['ci_high']:.3f}"
+    if "n" in result:
+        line += f"  n = {result['n']}"
+    if result.get("unscored"):
+        line += f"  ({result['unscored']} without a score)"
+    return line + "".join(f"  {name} {result[name]:.3f}" for name in result if name.startswith(("pass@", "maj@")))
