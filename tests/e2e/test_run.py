@@ -114,9 +114,10 @@ def test_a_resume_trains_exactly_the_steps_that_are_left(tmp_path):
 def test_bench_evaluates_and_trains_nothing(tmp_path):
     words = ("+taskset@eval.tasksets.heldout=trinity_core.testing.fakes:Digits", "mode=bench")
     trinity(*RUN, *words, "out=run", cwd=tmp_path)
-    assert summary(tmp_path / "run")["eval_before"]["n"] > 0
+    assert summary(tmp_path / "run")["bench"][0]["n"] > 0
     refused = trinity(*RUN, "mode=bench", "out=other", cwd=tmp_path, check=False)
     assert refused.returncode == 2 and "no eval taskset" in refused.stderr
+    assert not (tmp_path / "other").exists()
 
 
 def test_explore_alone_fills_the_buffer_and_ends(tmp_path):

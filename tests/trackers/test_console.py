@@ -175,7 +175,7 @@ def test_a_live_line_stays_one_line_on_a_narrow_terminal(monkeypatch):
 
 
 def test_each_mode_sums_up_what_it_did():
-    bench = {"mode": "bench", "steps": 0, "train_seconds": 0.0, "benched": [RESULT | {"taskset": "heldout"}], "seed": 1}
+    bench = {"mode": "bench", "steps": 0, "train_seconds": 0.0, "bench": [RESULT | {"taskset": "heldout"}], "seed": 1}
     assert [label for label, _ in summary_rows(bench)] == ["steps", "accuracy heldout", "seed"]
     assert summary_rows({"mode": "explore", "steps": 0, "groups": 8}) == [("groups stored", 8)]
 

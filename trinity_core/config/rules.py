@@ -106,6 +106,10 @@ def _find_schedules(node: Any, path: str) -> Iterator[tuple[str, Schedule]]:
 def _play(config: RunConfig) -> None:
     if config.mode == "train":
         return
+    if config.mode == "bench" and not config.slots("eval.tasksets"):
+        raise ConfigError(
+            "eval.tasksets: mode=bench evaluates, and there is no eval taskset. Write +taskset@eval.tasksets.test=NAME"
+        )
     for kind in ("engine", "workflow"):
         if config.part(kind) is None:
             raise ConfigError(f"{kind}: mode={config.mode} plays, and needs one: {kind}=NAME, or mode=train")

@@ -93,6 +93,11 @@ class Run(RunContext):
         self.phase = "starting"
         self.phase_of_trainer = ""
         self.tokens_sampled = 0
+        """By play; evaluations count their own."""
+        self.stored = 0
+        """Groups that this process put."""
+        self.last_reward: float | None = None
+        """Mean reward of the last step."""
         self.has_trained = False
         self.has_surplus = False
         self._logged: dict[str, list[float]] = {}
@@ -155,17 +160,26 @@ class Run(RunContext):
 
     def progress(self, rate: float) -> dict[str, Any]:
         """What trackers show from the first second."""
-        phase = self.phase_of_trainer if self.phase_of_trainer == "training" else self.phase
-        counters = self.scheduler.counters if self.scheduler is not None else None
+        bench, trains = self.mode == "bench", self.mode in ("both", "train") or self.config.join is not None
+        counters = None
+        if self.scheduler is not None:
+            counters = self.scheduler.apart if bench else self.scheduler.counters
         return {
-            "phase": phase,
+            # what the trainer does goes first; while it waits for groups, the explorer is what there is to see
+            "phase": self.phase_of_trainer or self.phase,
             "step": self.step,
-            "steps": self.gate.last_step or self.config.steps,
+            "steps": (self.gate.last_step or self.config.steps) if trains else 0,
             "groups": counters.groups if counters else 0,
             "attempts": counters.attempts if counters else 0,
-            "tokens": self.tokens_sampled,
+            "tokens": counters.tokens if bench and counters else self.tokens_sampled,
             "tokens_per_s": rate,
+            "train_seconds": self.clock.seconds,
         }
+
+    @property
+    def tokens_of_all(self) -> int:
+        """Tokens sampled, also by evaluations: what the speed is measured by."""
+        return self.tokens_sampled + (self.scheduler.apart.tokens if self.scheduler is not None else 0)
 
     def use_tokenizer(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -124,7 +124,7 @@ class Evaluator:
             rows = range(
                 len(taskset) if self.run.config.eval.limit is None else min(self.run.config.eval.limit, len(taskset))
             )
-            self.run.phase = f"evaluating {slot}"
+            self.run.phase_of_trainer = f"evaluating {slot}"
             played = await self.run.scheduler.play_all(
                 [(0, slot, row) for row in rows],
                 stream=f"eval:{slot}",
@@ -138,6 +138,7 @@ class Evaluator:
             self.done.append(result)
             write_json(self.run.dir / FILE, self.done)
             self.run.tell("evaluated", step, slot, result)
+        self.run.phase_of_trainer = ""
 
     def settings(self, slot: str) -> str:
         """Hash of everything that an evaluation's number depends on besides the weights."""

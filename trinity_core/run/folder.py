@@ -11,13 +11,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trinity_core.errors import ConfigError, RunError
 
 LATEST = "latest"
+OURS = (
+    "words.json", "config.yaml", "manifest.json", "summary.json", "failure.json", "metrics.jsonl", "buffer.db",
+    "buffer.db-wal", "buffer.db-shm", ".lock",
+)  # fmt: skip
+"""Files that a run has written by the time its parts are open."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -50,8 +57,10 @@ def read_json(path: Path, what: str) -> Any:
 class RunFolder:
     """One run's folder, held by one process at a time (a lock file; it falls with the process)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         self.path = path
+        self._made = list(made)
+        """Folders that were not there before, outermost first; empty if this one was."""
         self._lock: int | None = None
 
     @classmethod
@@ -59,6 +68,7 @@ class RunFolder:
         """A new folder. Without a path: ``runs/<date>/<time>``, never one that exists."""
         if path is None:
             stamp = time.strftime("%Y-%m-%d/%H-%M-%S")
+            made = _missing(Path("runs") / stamp)
             for attempt in range(1000):
                 candidate = Path("runs") / (stamp if attempt == 0 else f"{stamp}-{attempt}")
                 try:
@@ -66,6 +76,7 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 path = candidate
+                made = [*made[:-1], candidate.resolve()]
                 break
             else:
                 raise RunError(f"runs/{stamp}: a thousand runs started in this second; name a folder with out=DIR")
@@ -74,13 +85,15 @@ class RunFolder:
                 f"out={path}: the folder exists and is not empty. A run never shares a folder: choose another one, "
                 f"or go on with that run by resume={path}"
             )
+        else:
+            made = _missing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"out={path}: cannot be made ({error.strerror}). Choose a folder that can be written"
             ) from None
-        return cls(path.resolve()).hold()
+        return cls(path.resolve(), made).hold()
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
@@ -108,9 +121,28 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def forget(self) -> None:
+        """Remove what a run that never began has left, so that the same words can be tried again. A folder that was there
+        before stays, and so does every file in it that is none of ours."""
+        if not self._made:
+            for name in OURS:
+                (self.path / name).unlink(missing_ok=True)
+            return
+        shutil.rmtree(self.path)
+        for folder in reversed(self._made[:-1]):
+            if any(folder.iterdir()):
+                break
+            folder.rmdir()
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+def _missing(path: Path) -> list[Path]:
+    """``path`` and the folders above it that do not exist, outermost first."""
+    path = path.resolve()
+    return [folder for folder in (*reversed(path.parents), path) if not folder.exists()]
 
 
 def _never_began(file: Path) -> bool:

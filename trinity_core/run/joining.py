@@ -65,14 +65,15 @@ async def explore_for(run: Run, root: Path) -> dict[str, Any]:
     Logs lie in ``<run>/explorers/<owner>/``. Raises what ended play, also a trainer that has been dead for too long.
     """
     from trinity_core.run.parts import open_play
-    from trinity_core.run.session import stopping, ticking
+    from trinity_core.run.session import Stop, stopping, ticking
 
     logs = root / "explorers" / run.owner
     logs.mkdir(parents=True)
     began, status = time.time(), "failed"
     error: BaseException | None = None
+    stop = Stop()
     try:
-        with stopping(asyncio.current_task()):
+        with stopping(asyncio.current_task(), stop):
             open_trackers(run, logs)
             run.ledger = run.open("buffer", run.config.part("buffer"))
             run.engine = run.open("engine", run.config.part("engine"))
@@ -85,6 +86,7 @@ async def explore_for(run: Run, root: Path) -> dict[str, Any]:
         status = "finished"
     except asyncio.CancelledError:
         status = "interrupted"
+        error = stop.error(f"interrupted. Join again with: trinity run mode=explore join={root}")
     except Exception as caught:  # noqa: BLE001 - raised below, once the summary is written
         error = caught
     summary = {
@@ -93,7 +95,7 @@ async def explore_for(run: Run, root: Path) -> dict[str, Any]:
         "mode": "explore",
         "dir": str(logs),
         "steps": run.step,
-        "groups": run.scheduler.counters.groups if run.scheduler else 0,
+        "groups": run.stored,
         "tokens_sampled": run.tokens_sampled,
         "wall_seconds": round(time.time() - began, 3),
         "error": f"{type(error).__name__}: {error}" if error else None,

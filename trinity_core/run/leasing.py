@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trinity_core.errors import LedgerError, RunError
@@ -50,7 +51,15 @@ async def lease_step(run: Run, step: int) -> Lease:
                 "Look at the explorers' logs, or raise trainer.wait_s"
             )
         alive.check(have)
+        if run.mode == "train":
+            run.phase_of_trainer = "waiting for groups" if alive.joined else f"waiting for explorers: {joining(run)}"
         await run.bell.wait(0.05)
+
+
+def joining(run: Run) -> str:
+    """The command that starts an explorer for this run."""
+    here = Path.cwd()
+    return f"trinity run mode=explore join={run.dir.relative_to(here) if run.dir.is_relative_to(here) else run.dir}"
 
 
 class Liveness:
@@ -60,6 +69,8 @@ class Liveness:
         self._run = run
         self._beats: dict[str, str | None] = {}
         self._last_seen = time.monotonic()
+        self.joined = False
+        """Whether an explorer has ever acknowledged a version."""
 
     def check(self, have: str) -> None:
         """Raise :class:`RunError`, which begins with ``have``, when all have been silent for three times
@@ -68,6 +79,7 @@ class Liveness:
         if run.mode != "train":
             return
         owners = [owner for owner in run.ledger.acknowledged() if owner != run.owner]
+        self.joined = bool(owners)
         heard = {owner: run.ledger.heard(f"alive:{owner}") for owner in owners}
         if not owners or heard != self._beats:
             # none has joined yet: the deadline bounds this

@@ -133,6 +133,7 @@ async def store(run: Run, played: Played, place: str) -> None:
                     f"group {one.id} of draw {one.draw} is stored already: a draw was played twice, or an operator keeps the "
                     "groups it has seen"
                 )
+            run.stored += 1
     except LeaseLost as error:
         run.tell("warned", f"group {group.id} came too late and was not stored: {error}")
     finally:
@@ -152,9 +153,11 @@ async def train(run: Run, training: Training) -> None:
         step = run.step + 1
         began = time.perf_counter()
 
-        run.phase_of_trainer = "waiting for groups"
+        run.phase_of_trainer = ""  # it waits for groups
         lease = await lease_step(run, step)
         leased = time.perf_counter()
+        if run.mode == "train":
+            run.clock.start()  # its draws are played elsewhere: its time begins with its first groups
         async with heartbeat(run, lease):
             groups = ledger.read(lease.group_ids)
             training.batch_ids = list(lease.group_ids)
@@ -172,7 +175,7 @@ async def train(run: Run, training: Training) -> None:
                 if policy_too:
                     results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
             ledger.commit(lease, step)
-        run.step = step
+        run.step, run.phase_of_trainer = step, ""
 
         metrics = step_metrics(
             run, prepared.metrics | staleness(groups, step) | critic_metrics(values), results, groups
@@ -180,6 +183,7 @@ async def train(run: Run, training: Training) -> None:
         training.chain(metrics)
         ended = time.perf_counter()
         metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
+        run.last_reward = metrics.get("reward/mean", run.last_reward)
         run.tell("step", step, metrics)
 
         last = step == config.steps
@@ -189,10 +193,13 @@ async def train(run: Run, training: Training) -> None:
         evaluate = training.evaluator.due(step, last=config.steps)
         weights = None
         if gate.ordered and (checkpoint or evaluate):
+            run.phase_of_trainer = "settling"
             await settled(run, step)
         if checkpoint:
+            run.phase_of_trainer = "saving"
             await training.save(step)
         deliver = gate.delivers(step) and not last
+        run.phase_of_trainer = ""
         if evaluate or deliver:
             weights = await training.publish(step)
         if evaluate and weights is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trinity_core.run.leasing import joining
+
 if TYPE_CHECKING:
     from trinity_core.protocols import Taskset
     from trinity_core.run.context import Run
@@ -17,8 +19,11 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
     limit = sampling.max_attempt_tokens or sampling.max_response
     samples = config.groups_per_step * algorithm.group_size
     described = run.backend.describe() if run.backend is not None else {}
+    model = [("path", config.model.path), *described.items()]
+    if config.mode == "bench":
+        return {"model": model, **_bench(run)}
     plan: dict[str, list[tuple[str, Any]]] = {
-        "model": [("path", config.model.path), *described.items()],
+        "model": model,
         "algorithm": [
             ("preset", algorithm.preset),
             ("advantage", _name(run, "advantage")),
@@ -47,7 +52,24 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
             ("folder", str(run.dir)),
         ],
     }
+    if config.mode == "train":
+        plan["the run"].append(("explorers", joining(run)))
     return plan
+
+
+def _bench(run: Run) -> dict[str, list[tuple[str, Any]]]:
+    """An evaluation trains nothing: only what is played."""
+    config = run.config
+    tasks = [(slot, f"{_rows(run, tasks):,} tasks") for slot, tasks in run.eval_tasksets.items()]
+    return {
+        "evaluation": [
+            *tasks,
+            ("attempts", config.eval.attempts),
+            ("temperature", config.eval.temperature),
+            ("rewards", ", ".join(config.slots("rewards")) or "the workflow's own"),
+        ],
+        "the run": [("mode", "bench"), ("step", run.step), ("folder", str(run.dir))],
+    }
 
 
 def _rows(run: Run, tasks: Taskset) -> int:

@@ -7,20 +7,19 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trinity_core import __version__
 from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
-from trinity_core.errors import ConfigError, Fenced, RunError, TrinityError
+from trinity_core.errors import Fenced, RunError, TrinityError
+from trinity_core.rollout.outcome import place_of
 from trinity_core.run.alongside import alongside, beats
 from trinity_core.run.context import Run
+from trinity_core.run.ending import bundle, summarize, versions
 from trinity_core.run.folder import RunFolder, read_json, write_atomic, write_json
 from trinity_core.run.joining import explore_for, join_config
 from trinity_core.run.loop import both, explore, train
@@ -50,33 +49,40 @@ def start(config: RunConfig, words: Sequence[str], *, out: Path | None = None) -
 
 
 async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> dict[str, Any]:
-    """The run in its folder, with a summary whatever happens."""
+    """The run in its folder, with a summary whatever happens. A new run that fails before it began leaves no folder."""
     began = time.time()
+
+    def kept(training: Training | None) -> bool:
+        return training is not None or bool(config.resume)
+
     id, saved_words = identity(folder.path, words, fresh=secrets.token_hex(6))
     run = Run(config, id=id, dir=folder.path)
     remember(run, folder.path, saved_words)
     status, error, training = "failed", None, None
+    stop = Stop()
     try:
-        with stopping(asyncio.current_task()):
+        with stopping(asyncio.current_task(), stop):
             training = await open_parts(run)
             await run_mode(run, training)
         status = "finished"
     except asyncio.CancelledError:
         status = "interrupted"
-        error = RunError(f"interrupted at step {run.step + 1}. Go on with: trinity run resume={folder.path}")
+        way = f"Go on with: trinity run resume={folder.path}"
+        error = stop.error(f"interrupted at step {run.step + 1}. {way}" if kept(training) else "interrupted at start")
     except TrinityError as caught:
         error = caught
     except Exception as caught:  # noqa: BLE001 - user code may raise anything: it becomes one message and a bundle
-        error = RunError(
-            f"step {run.step + 1}: {type(caught).__name__}: {caught}. What was in hand is in {folder.path}/failure.json"
-        )
+        look = f"What was in hand is in {folder.path}/failure.json" if kept(training) else "TRINITY_DEBUG=1 shows more"
+        error = RunError(f"step {run.step + 1}: {type(caught).__name__}: {caught}{place_of(caught)}. {look}")
         error.__cause__ = caught
-    summary = summarize(run, training, status, began)
+    summary = summarize(run, training, status, began, kept=kept(training))
     if error is not None:
         summary["error"] = str(error)
         bundle(run, training, error)
     problems = await finish(run, summary)
     if error is not None:
+        if not kept(training):
+            folder.forget()
         raise error
     if problems:
         write_json(folder.path / "summary.json", summary | {"status": "failed", "error": "; ".join(problems)})
@@ -116,8 +122,6 @@ async def run_mode(run: Run, training: Training) -> None:
         weights = await training.publish(run.step)
         due = training.evaluator.due(run.step, last=run.config.steps)
         if run.mode == "bench":
-            if not run.eval_tasksets:
-                raise ConfigError("mode=bench: no eval taskset. Add one: +taskset@eval.tasksets.test=NAME")
             await training.evaluate(run.step, weights)
             return
         if due and run.engine is not None:
@@ -153,52 +157,6 @@ async def finish(run: Run, summary: dict[str, Any]) -> list[str]:
     return problems + await run.close()
 
 
-def summarize(run: Run, training: Training | None, status: str, began: float) -> dict[str, Any]:
-    """What ``summary.json`` holds."""
-    summary: dict[str, Any] = {
-        "status": status,
-        "id": run.id,
-        "dir": str(run.dir),
-        "mode": run.mode,
-        "seed": run.seed,
-        "steps": run.step,
-        "train_seconds": round(run.clock.seconds, 3),
-        "wall_seconds": round(time.time() - began, 3),
-        "tokens_sampled": run.tokens_sampled,
-        "versions": versions(),
-    }
-    if training is not None:
-        evaluator = training.evaluator
-        summary["eval_before"] = evaluator.at(0)
-        summary["eval_after"] = evaluator.at(run.step) if run.step else None
-        summary["evaluations"] = evaluator.done
-        if run.backend is not None and status == "finished":
-            summary["weights_sha256"] = run.backend.digest()
-    done = f"trinity run resume={run.dir} steps={run.config.steps * 2}"
-    summary["next"] = (
-        [done, f"trinity export {run.dir} MODEL_DIR", f"trinity audit {run.dir}"]
-        if status == "finished"
-        else [f"trinity run resume={run.dir}"]
-    )
-    return summary
-
-
-def bundle(run: Run, training: Training | None, error: Exception) -> None:
-    """``failure.json``: the error, where it happened, and the batch that was in hand."""
-    cause = error.__cause__ or error
-    with contextlib.suppress(OSError):  # a full disk must not hide the error that is being reported
-        write_json(
-            run.dir / "failure.json",
-            {
-                "error": str(error),
-                "step": run.step + 1,
-                "phase": [run.phase, run.phase_of_trainer],
-                "groups": training.batch_ids if training else [],
-                "traceback": traceback.format_exception(cause),
-            },
-        )
-
-
 @contextlib.asynccontextmanager
 async def ticking(run: Run) -> AsyncIterator[None]:
     """Heartbeats for the trackers and for the places this process holds. One that fails ends the run."""
@@ -206,7 +164,7 @@ async def ticking(run: Run) -> AsyncIterator[None]:
     async def progress() -> None:
         seen: deque[tuple[float, int]] = deque(maxlen=round(RATE_S / PROGRESS_S))
         while True:
-            seen.append((time.perf_counter(), run.tokens_sampled))
+            seen.append((time.perf_counter(), run.tokens_of_all))
             (then, before), (now, after) = seen[0], seen[-1]
             run.tell("progress", run.progress((after - before) / (now - then) if now > then else 0.0))
             await asyncio.sleep(PROGRESS_S)
@@ -225,33 +183,40 @@ async def ticking(run: Run) -> AsyncIterator[None]:
         yield
 
 
+class Stop:
+    """Which signal stopped the run, if one did."""
+
+    signal: int = signal.SIGINT
+
+    def error(self, message: str) -> RunError:
+        """The error of an interrupted run; a shell sees 128 + the signal's number."""
+        error = RunError(message)
+        error.exit_code = 128 + int(self.signal)
+        return error
+
+
 @contextlib.contextmanager
-def stopping(task: asyncio.Task[Any] | None) -> Any:
+def stopping(task: asyncio.Task[Any] | None, stop: Stop) -> Any:
     """SIGINT and SIGTERM cancel the run, which then closes as after any failure."""
+
+    def cancel(number: int) -> None:
+        stop.signal = number
+        if task is not None:
+            task.cancel()
+
     loop = asyncio.get_running_loop()
     caught = []
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(
             NotImplementedError, RuntimeError, ValueError
         ):  # not the main thread: no handlers there
-            loop.add_signal_handler(number, lambda: task.cancel() if task else None)
+            loop.add_signal_handler(number, cancel, number)
             caught.append(number)
     try:
         yield
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": sys.version.split()[0], "trinity-core": __version__}
-    for name in ("torch", "transformers", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def yaml_of(plain: dict[str, Any]) -> str:

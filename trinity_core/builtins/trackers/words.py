@@ -83,7 +83,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
     else:
         rows.append(("steps", summary.get("steps", 0)))
     if mode == "bench":
-        rows += [(f"accuracy {one.get('taskset', '')}", accuracy(one)) for one in summary.get("benched") or []]
+        rows += [(f"accuracy {one.get('taskset', '')}", accuracy(one)) for one in summary.get("bench") or []]
     elif mode != "explore" and "train_seconds" in summary:
         rows.append(("time training", clock(float(summary["train_seconds"]))))
     for key, label in (("eval_before", "accuracy before"), ("eval_after", "accuracy after")):
