@@ -86,7 +86,7 @@ def test_a_failing_cell_does_not_stop_the_others_and_the_code_says_so(trinity, h
     (here / "moody.py").write_text(
         "from dataclasses import dataclass\nfrom trinity_core.protocols import Tracker\n"
         "@dataclass(frozen=True)\nclass Moody(Tracker):\n    fails: bool = False\n"
-        "    def started(self, run):\n        assert not self.fails, 'in a mood'\n"
+        "    def step(self, step, metrics):\n        assert not self.fails, 'in a mood'\n"
     )
     done = trinity("run", "-m", *QUICK, "tracker=[moody:Moody]", "trackers.moody.fails=true,false", "out=there")
     assert done.returncode == 1, done.stderr

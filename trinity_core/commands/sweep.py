@@ -8,13 +8,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trinity_core.builtins.trackers.words import unsigned_zero
 from trinity_core.config.cells import cells, sweep_words, swept_of
 from trinity_core.config.check import check
 from trinity_core.config.compose import composer
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError, TrinityError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass
@@ -54,7 +58,9 @@ def plan(words: Sequence[str]) -> list[Cell]:
         for number, combination in enumerate(combinations):
             shown = " ".join(swept_of(combination, combinations))
             try:
-                config = check(loader.compose(combination))
+                composed = loader.compose(combination)
+                combination = [*combination, *_shorter(composed, combination, first=not planned)]
+                config = check(composed)
             except TrinityError as error:
                 raise type(error)(f"cell {number} ({shown}): {error}\nNothing was started") from error
             for key in ("resume", "join"):
@@ -65,6 +71,20 @@ def plan(words: Sequence[str]) -> list[Cell]:
             if cell.folder.exists() and any(cell.folder.iterdir()):
                 raise ConfigError(f"out={out}: {cell.folder} exists and is not empty. Name a new folder")
         return planned
+
+
+def _shorter(composed: DictConfig, words: Sequence[str], *, first: bool) -> list[str]:
+    """The terminal shows the plan of the first cell alone: what tells another apart stands above it. Sets it and returns
+    the word that says so."""
+    from omegaconf import OmegaConf, open_dict
+
+    path = "trackers.console.plan"
+    node = OmegaConf.select(composed, "trackers.console")
+    if first or node is None or node.get("name") != "console" or any(path in word for word in words):
+        return []
+    with open_dict(composed):
+        OmegaConf.update(composed, path, False)
+    return [f"{path}=false"]
 
 
 def _take_out(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -91,6 +111,8 @@ def _run(cell: Cell) -> None:
     except Exception as error:
         if os.environ.get("TRINITY_DEBUG") == "1":
             raise
+        if isinstance(error, TrinityError) and error.exit_code > 128:
+            raise  # Ctrl-C stops the sweep, not one cell
         cell.status, cell.metric = "failed", " ".join(str(error).split())[:80]
         print(f"trinity run: cell {cell.number} ({cell.shown}): {error}", file=sys.stderr)
         return
@@ -99,12 +121,16 @@ def _run(cell: Cell) -> None:
 
 
 def _metric(summary: dict[str, Any]) -> str:
-    """Accuracy after training by taskset, where there was an evaluation."""
+    """Accuracy after training by taskset where there was an evaluation, else the reward of the last step."""
     after = summary.get("eval_after") or {}
     rows = after.items() if "accuracy" not in after else [("", after)]
     shown = [
         f"{slot} {row['accuracy']:.3f}".strip() for slot, row in rows if isinstance(row, dict) and "accuracy" in row
     ]
+    if not shown and summary.get("bench"):
+        shown = [f"{row['taskset']} {row['accuracy']:.3f}" for row in summary["bench"]]
+    if not shown and summary.get("reward") is not None:
+        shown = [f"reward {unsigned_zero(format(summary['reward'], '.3f'))}"]
     return ", ".join(shown) or f"{summary.get('steps', '?')} steps"
 
 
@@ -112,7 +138,9 @@ def _table(planned: Sequence[Cell]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("cell", "words", "status", "result", "folder")
+    table = Table("cell", "words", "status", "result")
+    table.add_column("folder", overflow="fold")
     for cell in planned:
         table.add_row(str(cell.number), cell.shown, cell.status, cell.metric, str(cell.folder))
-    Console().print(table)
+    # a file or a pipe has no width to keep to: one line a cell, nothing cut
+    Console(width=None if sys.stdout.isatty() else 100_000).print(table)

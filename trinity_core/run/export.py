@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from trinity_core.errors import ConfigError, RunError
@@ -29,6 +30,16 @@ def export(run: Path, folder: Path) -> Path:
         backend.load(last / checkpoint.BACKEND)
         folder.mkdir(parents=True, exist_ok=True)
         backend.export(folder)
+        _readable(folder)
     finally:
         backend.close()
     return folder
+
+
+def _readable(folder: Path) -> None:
+    """Give every file the mode that the user's umask asks for: safetensors writes its own for the owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~umask)

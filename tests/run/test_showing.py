@@ -1,0 +1,60 @@
+"""What a run says of itself: while it goes on, and at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run import showing_parts
+from trinity_core.config.check import check
+from trinity_core.config.compose import compose
+from trinity_core.errors import ConfigError
+from trinity_core.run.resume import expand
+from trinity_core.run.session import start
+
+RUN = ["recipe=fake", "groups_per_step=2", "algorithm.group_size=4", "tracker=[]"]
+
+
+def run(*words: str) -> dict[str, Any]:
+    words = tuple(expand(words))
+    return start(check(compose(words)), words)
+
+
+def test_the_phase_is_what_goes_on_and_counters_count_play_alone(tmp_path: Path):
+    showing_parts.SEEN.clear()
+    run(*RUN, "+tracker@trackers.watch=tests.run.showing_parts:Watch", "steps=1", f"out={tmp_path / 'run'}")
+    said = [(event, state["phase"]) for event, state in showing_parts.SEEN]
+    assert [one for one in said if one[0] != "step"] == [
+        ("evaluated", "evaluating digits"),
+        ("checkpointed", "saving"),
+        ("evaluated", "evaluating digits"),
+    ]
+    assert ("step", "training") not in said
+    before, after = showing_parts.SEEN[0][1], showing_parts.SEEN[-1][1]
+    assert (before["groups"], before["attempts"], before["tokens"]) == (0, 0, 0)
+    assert (after["groups"], after["attempts"]) == (2, 8)  # one step of two groups of four
+
+
+def test_an_explorer_alone_says_how_to_train_what_it_stored_and_that_is_timed(tmp_path: Path):
+    out = tmp_path / "run"
+    played = run(*RUN, "mode=explore", "steps=2", f"out={out}")
+    assert played["groups"] == 4
+    assert played["next"][0] == f"trinity run resume={out} mode=train"
+    trained = run(f"resume={out}", "mode=train")
+    assert trained["steps"] == 2 and trained["train_seconds"] > 0
+    assert trained["next"][0] == f"trinity run resume={out} steps=4"
+
+
+def test_a_bench_shows_accuracy_and_no_training(tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    result = run(*RUN, "tracker=[console]", "mode=bench", f"out={out}")
+    printed = capsys.readouterr().out
+    assert "accuracy digits  0." in printed and "mini-batches" not in printed and "accuracy before" not in printed
+    assert result["next"] == [f"trinity run resume={out} mode=both"]
+
+
+def test_a_bench_without_an_eval_taskset_is_refused_by_the_check():
+    with pytest.raises(ConfigError, match=r"eval\.tasksets: mode=bench .* no eval taskset"):
+        check(compose([*RUN, "~eval.tasksets.digits", "mode=bench"]))
