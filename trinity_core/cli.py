@@ -23,7 +23,7 @@ COMPLETION = "trinity_core.commands.completion"
 FOOTER = """
 start here:
   trinity run recipe=quickstart            a small model learns on two CPU cores
-  trinity run recipe=fake steps=3          the same loop in milliseconds
+  trinity run recipe=fake                  the same loop over a table, in seconds
   trinity run --help                       groups, options and values
   eval "$(trinity --completion bash)"      completion in this shell
 """
@@ -69,11 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _plugin_command(word: str, argv: Sequence[str]) -> int:
     """A subcommand that a plugin registers."""
+    import shlex
+
     from trinity_core.errors import ConfigError
     from trinity_core.plugins import catalog, did_you_mean, resolve
 
     others = catalog("command")
     if word not in others:
+        if "=" in word:
+            raise ConfigError(f"no such command. Words come after one: trinity run {shlex.join([word, *argv])}")
+        if word in ("both", "train", "explore", "bench"):
+            raise ConfigError(
+                f"no such command. It is a mode of a run: trinity run {shlex.join([f'mode={word}', *argv])}"
+            )
         known = [*COMMANDS, *others]
         raise ConfigError(f"no such command.{did_you_mean(word, known)} Commands: {', '.join(known)}")
     code: int = resolve("command", word)()(argv)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, distribution, entry_points
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -223,7 +224,7 @@ def explain_missing(kind: str, name: str) -> str:
                 f"It comes with {home}, but version {distribution(home).version} does not register it: pip install --upgrade {home}"
             )
         except PackageNotFoundError:
-            lines.append(f"It comes with a plugin: pip install {home}")
+            lines.append(f"It comes with a plugin: pip install {_source_of(home)}")
     else:
         lines += [
             f"Plugin {i.distribution} is {i.status}, perhaps it would provide it: {i.problems[0]}"
@@ -232,6 +233,17 @@ def explain_missing(kind: str, name: str) -> str:
         ]
     lines.append(f"Installed: {', '.join(names) or f'none; plugins are called {DISTRIBUTION_PREFIX}<name>'}")
     return "\n  ".join(lines)
+
+
+def _source_of(plugin: str) -> str:
+    """What pip installs ``plugin`` from: its folder under ``plugins/`` of a checkout, where there is one."""
+    from trinity_core.config.project import find_project
+
+    folder = f"plugins/{plugin.removeprefix(DISTRIBUTION_PREFIX)}"
+    for root in (Path.cwd(), find_project()):
+        if root is not None and (root / folder / "pyproject.toml").is_file():
+            return f"./{folder}" if root == Path.cwd() else str(root / folder)
+    return plugin
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -67,6 +67,11 @@ def test_cfg_job_checks_what_it_prints(trinity):
     ("words", "said"),
     [
         (["rn"], "trinity rn: no such command. Did you mean 'run'?"),
+        (["recipe=fake", "seed=1"], "Words come after one: trinity run recipe=fake seed=1"),
+        (["train", "out=R"], "It is a mode of a run: trinity run mode=train out=R"),
+        (["run", "--out=foo"], "--out=foo: words have no dashes: out=foo"),
+        (["run", "recipe=fake", "steps", "3"], "steps: a word has the form key=value: write steps=3"),
+        (["run", "recipe=fake", "model.lora={rank:", "16}"], "Quote words with braces, brackets or spaces"),
         (["run", "--config-dir=x"], "--config-dir=x: no such option"),
         (["run", "recipe=fake", "--cfg", "hydra"], "only `--cfg job` exists"),
         (["plugins", "lss"], "no kind named 'lss'. Did you mean 'loss'?"),
@@ -87,6 +92,13 @@ def test_a_mistake_is_one_message_and_a_code_of_its_own(trinity, words, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_slip_at_the_root_is_answered_before_any_component_is_loaded(trinity):
+    code = LOADED.format(words=["run", "recipe=quickstart", "sead=7"], heavy=["torch", "transformers"])
+    done = trinity(code=code)
+    assert "Did you mean 'seed'?" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
 def test_debug_shows_where(trinity):

@@ -188,12 +188,17 @@ MESSAGES = {
     "engine=fke": "no engine named 'fke'. Did you mean 'fake'?",
     "reward=[exact,spider]": "no reward named 'spider'.\n  It comes with a plugin: pip install trinity-plugin-sql",
     "+reward@rewards.x=spider": "pip install trinity-plugin-sql",
-    "seed=1,2": "Ambiguous value for argument 'seed=1,2'",
+    "seed=1,2": "seed=1,2: several values need -m (one run each); as one text: 'seed=\"1,2\"'; as a list: 'seed=[1,2]'",
+    "seed=range(1,3)": "several values need -m",
     "loss@foo=ppo": "To append to your default list use +loss@foo=ppo",
-    "+recipe=quickstart": "recipe: an option is selected already. Replace it with recipe=NAME (no +)",
+    "+recipe=quickstart": "+recipe=quickstart: a run has one recipe: recipe=quickstart (no +)",
+    "+loss=ppo": "loss: an option is selected already. Replace it with loss=NAME (no +)",
     "~trackers.wandb": "~trackers.wandb: there is nothing at trackers.wandb to drop",
-    "a b": "cannot read the words",
-    "--config-dir=x": "--config-dir=x: no such option here",
+    "a b": "cannot read the word 'a b'",
+    "model.lora={rank:": "Quote words with braces, brackets or spaces: 'model.lora={rank: 16}'",
+    "out=a (b)": """A text with parentheses has quotes of its own: 'out="a (b)"'""",
+    "--config-dir=x": "--config-dir=x: no such option",
+    "--out=foo": "--out=foo: words have no dashes: out=foo",
     "loss=no_such_module:X": "there is no module 'no_such_module'",
 }
 
@@ -204,6 +209,20 @@ def test_words_that_cannot_be_composed_say_why(word):
         compose([*FAKE, word] if "recipe" not in word or word[0] == "+" else [word])
     assert MESSAGES[word] in str(caught.value)
     assert "full_key" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["steps", "3"], "steps: a word has the form key=value: write steps=3"),
+        (["steps"], "write steps=VALUE"),
+        (["--steps", "3"], "words have no dashes: steps=3"),
+    ],
+)
+def test_a_word_without_its_equals_sign_is_shown_with_it(words, said):
+    with pytest.raises(ConfigError) as caught:
+        compose([*FAKE, *words])
+    assert said in str(caught.value)
 
 
 def test_an_addition_after_overrides_in_a_recipe_is_explained(project):
@@ -276,7 +295,7 @@ def test_a_projects_option_and_module_are_found_from_a_subfolder(project):
     config = check(compose([*FAKE, "loss=tight"], cwd=project / "sub"))
     assert config.part("loss").beta == 0.1
     recorded = manifest(config)
-    assert list(recorded["modules"]) == ["their_loss"]
+    assert set(recorded["modules"]) == {"their_loss", "trinity_core.testing.fakes"}
     assert len(recorded["modules"]["their_loss"]) == 64
     assert recorded["plugins"]["builtins"]["distribution"] == "trinity-core"
 

@@ -85,3 +85,13 @@ def test_a_component_module_that_cannot_be_imported_is_a_load_error(tmp_path, mo
         resolve("loss", "faulty_component:X")
     assert said in str(caught.value)
     sys.modules.pop("faulty_component", None)
+
+
+def test_a_plugin_that_is_a_folder_of_this_checkout_is_installed_from_there(tmp_path, monkeypatch):
+    from trinity_core.plugins import explain_missing
+
+    monkeypatch.chdir(tmp_path)
+    assert "pip install trinity-plugin-sql" in explain_missing("reward", "spider")
+    (tmp_path / "plugins/sql").mkdir(parents=True)
+    (tmp_path / "plugins/sql/pyproject.toml").touch()
+    assert "pip install ./plugins/sql" in explain_missing("reward", "spider")

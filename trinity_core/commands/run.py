@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 USAGE = """usage: trinity run [WORDS] [-m] [--cfg job]
 
 words:
-  recipe=quickstart            a complete run by name
-  loss=ppo                     another option of a group; an import string too: loss=my_file:Mine
-  reward=[exact,my_file:Mine]  several, for groups that may have many
-  +reward@rewards.tag=exact    one more slot of a name of your own (the same reward a second time)
-  optim.lr=1e-6                another value;  ~trackers.console drops a part
+  recipe=quickstart             a complete run by name
+  loss=ppo                      another option of a group; an import string too: loss=my_file:Mine
+  'reward=[exact,my_file:Mine]' several, for groups that may have many; the second one's slot: rewards.mine
+  +reward@rewards.tag=exact     one more slot of a name of your own (the same reward a second time)
+  optim.lr=1e-6                 another value;  ~trackers.console drops a part
+  'model.lora={rank: 16}'       words with braces, brackets or spaces are quoted
   out=DIR  resume=DIR  join=DIR
 options:
   -m, --multirun               every combination of the words with several values: seed=0,1 algorithm.group_size=4,8
@@ -36,11 +37,10 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE + _groups(), end="")
         return 0
     words, printing = _take_cfg(words)
-    for word in words:
-        if word.startswith("-"):
-            raise ConfigError(
-                f"{word}: no such option. Option files go into conf/ of your project; see trinity run --help"
-            )
+    if any(word.startswith("-") for word in words):
+        from trinity_core.config import grammar
+
+        grammar.parse(words)  # says what to write instead
     with contextlib.redirect_stdout(sys.stderr):  # what a module prints while it is imported is no output of ours
         from trinity_core.plugins import warn_broken
 

@@ -4,15 +4,16 @@ schema; nothing else may exist. Each refusal is a :class:`ConfigError` with the 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from trinity_core.config.build import build, join, unknown
-from trinity_core.config.plain import to_plain
+from trinity_core.config.plain import snake_case, to_plain
 from trinity_core.config.rules import refuse_combinations
 from trinity_core.config.schema import Evaluation, Part, RewardSlot, RunConfig, Slot
 from trinity_core.config.secrets import refuse_secrets
@@ -30,17 +31,43 @@ def check(cfg: DictConfig) -> RunConfig:
     refuse_secrets(OmegaConf.to_container(cfg, resolve=False))
     tree = _resolved(cfg)
     refuse_secrets(tree)  # again: an interpolation may have put a password into a URL
+    _refuse_root_keys(tree)
     parts = {part.path: part for part in _components(tree)}
-    root = [field.name for field in dataclasses.fields(RunConfig) if field.name != "parts"]
-    for key in tree:
-        if key not in root:
-            if kind := CONFIG_KINDS.get(str(key)):
-                raise ConfigError(_wrong_node(kind, tree[key]))
-            raise unknown(str(key), "a run", str(key), [*root, *_nodes()])
     config = build(RunConfig, tree, "", "a run")
     config = dataclasses.replace(config, parts=parts)
     refuse_combinations(config)
     return config
+
+
+def _refuse_root_keys(tree: dict[str, Any]) -> None:
+    """Before any component is imported, so that a slip is answered at once. A name that belongs deeper says where."""
+    root = [field.name for field in dataclasses.fields(RunConfig) if field.name != "parts"]
+    known = [*root, *_nodes()]
+    for key in tree:
+        if key in known:
+            continue
+        if kind := CONFIG_KINDS.get(str(key)):
+            raise ConfigError(_wrong_node(kind, tree[key]))
+        if places := _deeper(tree, str(key), known):
+            raise ConfigError(f"{key}: a run has no such option at its root. Did you mean {' or '.join(places)}?")
+        raise unknown(str(key), "a run", str(key), known)
+
+
+def _deeper(tree: Mapping[str, Any], key: str, known: list[str]) -> list[str]:
+    """Paths of values called ``key``, or nearly so where nothing at the root is nearer."""
+    paths = [path for path in _leaves(tree) if "." in path]
+    names = [path.rpartition(".")[2] for path in paths]
+    wanted = key if key in names else next(iter(difflib.get_close_matches(key, [*known, *names], n=1)), "")
+    return [] if wanted in known else [path for path, name in zip(paths, names) if name == wanted]
+
+
+def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of all values of ``node``."""
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, join(path, str(key)))
+        else:
+            yield join(path, str(key))
 
 
 def _resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -135,11 +162,10 @@ def _component(kind: Kind, node: Any, path: str, others: list[str] | None = None
 
 def _unfilled(kind: Kind, path: str, others: list[str]) -> str:
     """Values that stand where no option was selected."""
-    import difflib
-
     last = path.rpartition(".")[2]
-    close = difflib.get_close_matches(last, others, n=1)
-    mean = f" Did you mean {path.removesuffix(last)}{close[0]}?" if close else ""
+    close = [snake_case(last)] if snake_case(last) in others else difflib.get_close_matches(last.lower(), others, n=1)
+    filled = f" Slots filled: {', '.join(others)}." if others else ""
+    mean = f" Did you mean {path.removesuffix(last)}{close[0]}?" if close else filled
     plus = "+" if "." in path else ""
     select = f"{plus}{kind.name}@{path}=NAME" if plus else f"{kind.name}=NAME"
     return f"{path}: values for {_a(kind.name)} that no option fills.{mean} Select one ({select}) or drop them (~{path}). Options: {', '.join(catalog(kind.name))}"

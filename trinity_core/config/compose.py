@@ -16,7 +16,6 @@ from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import GroupDefault
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -24,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from packaging.version import Version
 
-from trinity_core.config import hydra_plugin
+from trinity_core.config import grammar, hydra_plugin
 from trinity_core.config.project import activate, find_project, replaced
 from trinity_core.errors import ConfigError, TrinityError
 from trinity_core.kinds import CONFIG_KINDS
@@ -73,18 +72,7 @@ class Composer:
         self.loader = loader
 
     def parse(self, words: Sequence[str]) -> list[Override]:
-        for word in words:
-            if word.startswith("--"):
-                raise ConfigError(
-                    f"{word}: no such option here. Words are group=option, key=value, +key=value or ~key; files go into conf/"
-                )
-        try:
-            parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
-        except HydraException as error:
-            raise ConfigError(
-                f"cannot read the words: {_first_lines(error)}. Words are group=option, key=value, +key=value or ~key"
-            ) from None
-        return parsed
+        return grammar.parse(words)
 
     def compose(self, words: Sequence[str]) -> DictConfig:
         """The tree of a run; see :func:`compose`."""
@@ -97,6 +85,7 @@ class Composer:
     def load(self, words: Sequence[str]) -> DictConfig:
         """The composed tree, with Hydra's own node."""
         parsed = self.parse(words)
+        grammar.refuse_several(parsed)
         forced = [self._normal(override) for override in parsed]
         try:
             return self.loader.load_configuration("run", forced, run_mode=RunMode.RUN, from_shell=False)
@@ -114,6 +103,8 @@ class Composer:
         ``group=null``, which Hydra does not take, as ``~group``."""
         word = override.input_line or ""
         key = override.key_or_group
+        if key == "recipe" and word[:1] == "+":
+            raise ConfigError(f"{word}: a run has one recipe: recipe={override.get_value_string()} (no +)")
         if word == f"{key}=null" and self.loader.repository.group_exists(key):
             return f"~{key}"
         if self.loader.repository.group_exists(key) or override.package is not None or key.startswith("hydra."):
