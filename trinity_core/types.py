@@ -39,7 +39,7 @@ class Origin(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do. ``id`` is a hash of (taskset slot, row)."""
+    """One thing to do. The kernel sets ``id`` to a hash of (taskset slot, row); what a taskset gives is replaced."""
 
     id: str
     messages: tuple[Message, ...]
