@@ -104,22 +104,26 @@ def test_an_explorer_of_a_finished_run_says_so_and_ends_well(tmp_path):
 def test_an_explorer_that_is_stopped_gives_its_places_back(tmp_path):
     out = tmp_path / "out"
 
-    async def main() -> tuple[int, int]:
+    async def main() -> int:
         teaching = asyncio.create_task(trainer(out, "steps=1", f"workflow={PARTS}:Waits"))
         await until(lambda: (out / "weights").is_dir())
         playing = asyncio.create_task(explorer(out))
         ledger = open_for_reading(out)
         await until(lambda: ledger.in_flight() == 4)
         playing.cancel()
-        summary = await playing
+        with pytest.raises(RunError, match="Join again") as caught:
+            await playing
+        assert caught.value.exit_code == 130
         left = ledger.in_flight()
         ledger.close()
         teaching.cancel()
         with pytest.raises(RunError, match="interrupted"):
             await teaching
-        return summary["status"], left
+        return left
 
-    assert asyncio.run(main()) == ("interrupted", 0)
+    assert asyncio.run(main()) == 0
+    (summary,) = (out / "explorers").glob("*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "interrupted"
 
 
 def test_a_failing_tracker_ends_the_run_at_once(tmp_path):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trinity_core.builtins.trackers.words import unsigned_zero
 from trinity_core.config.cells import cells, sweep_words, swept_of
 from trinity_core.config.check import check
 from trinity_core.config.compose import composer
@@ -76,15 +75,16 @@ def plan(words: Sequence[str]) -> list[Cell]:
 def _shorter(composed: DictConfig, words: Sequence[str], *, first: bool) -> list[str]:
     """The terminal shows the plan of the first cell alone: what tells another apart stands above it. Sets it and returns
     the word that says so."""
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
 
-    path = "trackers.console.plan"
-    node = OmegaConf.select(composed, "trackers.console")
-    if first or node is None or node.get("name") != "console" or any(path in word for word in words):
-        return []
-    with open_dict(composed):
-        OmegaConf.update(composed, path, False)
-    return [f"{path}=false"]
+    trackers = OmegaConf.select(composed, "trackers") or {}
+    extra = []
+    for slot, node in () if first else trackers.items():
+        path = f"trackers.{slot}.plan"
+        if node is not None and node.get("plan") is True and not any(path in word for word in words):
+            OmegaConf.update(composed, path, False)
+            extra.append(f"{path}=false")
+    return extra
 
 
 def _take_out(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -130,7 +130,7 @@ def _metric(summary: dict[str, Any]) -> str:
     if not shown and summary.get("bench"):
         shown = [f"{row['taskset']} {row['accuracy']:.3f}" for row in summary["bench"]]
     if not shown and summary.get("reward") is not None:
-        shown = [f"reward {unsigned_zero(format(summary['reward'], '.3f'))}"]
+        shown = [f"reward {round(summary['reward'], 3) + 0.0:.3f}"]
     return ", ".join(shown) or f"{summary.get('steps', '?')} steps"
 
 
