@@ -102,7 +102,7 @@ async def explore_for(run: Run, root: Path) -> dict[str, Any]:
     }
     problems = await end(run, summary)
     if problems:
-        summary |= {"status": "failed", "error": "; ".join([*([summary["error"]] if error else []), *problems])}
+        summary |= {"status": "failed", "error": "; ".join([*([str(summary["error"])] if error else []), *problems])}
     write_json(logs / "summary.json", summary)
     if error is not None:
         for problem in problems:

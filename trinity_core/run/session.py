@@ -58,7 +58,8 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
     id, saved_words = identity(folder.path, words, fresh=secrets.token_hex(6))
     run = Run(config, id=id, dir=folder.path)
     remember(run, folder.path, saved_words)
-    status, error, training = "failed", None, None
+    status, training = "failed", None
+    error: TrinityError | None = None
     stop = Stop()
     try:
         with stopping(asyncio.current_task(), stop):
