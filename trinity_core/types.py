@@ -99,6 +99,12 @@ class Sampling:
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise DataError(f"Sampling.temperature: must be 0 (greedy) or more, got {self.temperature}")
+        if not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise DataError(f"Sampling: top_p must be in (0, 1] and top_k 0 or more, got {self.top_p} and {self.top_k}")
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0

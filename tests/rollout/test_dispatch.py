@@ -105,9 +105,13 @@ def test_several_calls_at_once_of_one_attempt_share_a_wave():
 
     async def sizes() -> list[int]:
         engine = Scripted()
-        scheduler = scheduler_of(run_of(group_size=3, min_attempts=0), Twice(), engine)
-        await scheduler.play_all([(0, "d", 0)])
+        run = run_of(group_size=3, min_attempts=0)
+        scheduler = scheduler_of(run, Twice(), engine)
+        # each call may take max_response: together they never promise more than the attempt has
+        limit = 2 * run.config.sampling.max_response
+        await scheduler.play_all([(0, "d", 0)], max_attempt_tokens=limit)
         scheduler.scorer.close()
+        assert {request.sampling.max_tokens for wave in engine.waves for request in wave} == {limit // 2}
         return [len(wave) for wave in engine.waves]
 
     assert asyncio.run(sizes()) == [6]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trinity_core.config.schema import RunConfig, Schedule
@@ -75,6 +76,11 @@ def refuse_combinations(config: RunConfig) -> None:
 
 
 def _ranges(config: RunConfig) -> None:
+    for path, number in _numbers(config):
+        if not math.isfinite(number):
+            raise ConfigError(f"{path}: must be a finite number, got {number}")
+    if not all(0 <= beta < 1 for beta in config.optim.betas):
+        raise ConfigError(f"optim.betas: both must be at least 0 and less than 1, got {list(config.optim.betas)}")
     for path, (least, allowed) in LEAST.items():
         value = _select(config, path)
         if value is not None and not (value >= least if allowed else value > least):
@@ -82,6 +88,28 @@ def _ranges(config: RunConfig) -> None:
     for path, most in MOST.items():
         if (value := _select(config, path)) > most:
             raise ConfigError(f"{path}: must be at most {most:g}, got {value!r}")
+
+
+def _numbers(config: RunConfig) -> Iterator[tuple[str, float]]:
+    """Every float of the run, wherever it stands."""
+    yield from _floats({f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name != "parts"}, "")
+    for part in config.parts.values():
+        yield from _floats(part.component, part.path)
+        yield from _floats(part.slot, part.path)
+
+
+def _floats(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        yield path, value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for f in dataclasses.fields(value):
+            yield from _floats(getattr(value, f.name), f"{path}.{f.name}".strip("."))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _floats(item, f"{path}.{key}".strip("."))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _floats(item, f"{path}[{number}]")
 
 
 def _schedules(config: RunConfig) -> None:
@@ -191,6 +219,8 @@ def _staleness(config: RunConfig) -> None:
         )
         if value != fresh
     ]
+    if config.trainer.max_uses > 1:
+        stale.append(f"trainer.max_uses={config.trainer.max_uses}")
     if stale and not config.slots("corrections") and not sync.uncorrected:
         raise ConfigError(
             f"{stale[0].partition('=')[0]}: with {' '.join(stale)} the trainer learns from older policies, and nothing corrects for it. Write one of\n"

@@ -144,7 +144,9 @@ class Player:
                 raise
             # nobody cancelled this attempt: something it awaited was
             fault = Fault(f"{type(self.workflow).__name__}: what it waited for was cancelled ({words_of(error)})")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
             log.debug("attempt %s faulted", key, exc_info=error)
             self._last_error = error
             fault = Fault(f"{type(self.workflow).__name__}: {words_of(error)}{place_of(error)}")

@@ -90,6 +90,8 @@ class Chat:
         self._next_state: str | None = None
         self._num_calls = 0
         self._exhausted = False
+        self._promised = 0
+        """Tokens of calls that have not come back."""
 
     @property
     def num_calls(self) -> int:
@@ -98,7 +100,7 @@ class Chat:
     @property
     def tokens_left(self) -> int:
         """Action tokens that the attempt may still sample."""
-        return max(0, self.max_attempt_tokens - self.recorder.num_sampled)
+        return max(0, self.max_attempt_tokens - self.recorder.num_sampled - self._promised)
 
     async def __call__(
         self,
@@ -167,11 +169,15 @@ class Chat:
         elif sampling is not None:
             chosen = dataclasses.replace(self.sampling, **sampling)
         chosen = dataclasses.replace(chosen, max_tokens=min(chosen.max_tokens, self.tokens_left))
+        self._promised += chosen.max_tokens  # calls at the same time share what is left
         key = dataclasses.replace(self.key, call=self._num_calls)
         self._num_calls += 1
         state, self._next_state = self._next_state, None
         request = Request(key, np.asarray(prompt, dtype=np.int32), chosen, seed_of(self.run_seed, key))
-        completion = await self.submit(request)
+        try:
+            completion = await self.submit(request)
+        finally:
+            self._promised -= chosen.max_tokens
         if len(completion.tokens_N) > chosen.max_tokens:
             raise DataError(
                 f"the engine returned {len(completion.tokens_N)} tokens where {chosen.max_tokens} were asked for"

@@ -22,7 +22,10 @@ def as_score(value: object, where: str) -> Score:
             f"{where} returned nothing: return a number, or Invalid(reason) if there is no score", retryable=False
         )
     if isinstance(value, Real) or type(value).__name__ in ("bool", "bool_"):
-        number = float(value)  # type: ignore[arg-type]
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            number = math.inf
         if math.isfinite(number):
             return Ok(number)
         return Fault(f"{where} returned {number}: a score is a finite number", retryable=False)

@@ -66,6 +66,8 @@ class Recorder:
             raise DataError("a call needs at least one prompt token: nothing predicts the first token of a sequence")
         if len(sampled) != len(logp):
             raise DataError(f"the engine returned {len(logp)} log-probabilities for {len(sampled)} tokens")
+        if any(x > 1e-3 for x in logp):
+            raise DataError(f"the engine returned a log-probability of {max(logp):.4g}, and none is above 0")
         if sampled and (not completion.versions or completion.versions[0][1] != 0):
             raise DataError(
                 f"the engine does not say which version sampled the first token: versions={completion.versions}"

@@ -164,8 +164,9 @@ class Scheduler:
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             ended.put_nowait(first)
-        # Read only by a play that still waits for a draw, which must not wait for ever.
-        ended.put_nowait(RunError("the play ended before all its draws did"))
+        finally:
+            # Read only by a play that still waits for a draw, which must not wait for ever.
+            ended.put_nowait(RunError("the play ended before all its draws did"))
 
     async def _place(
         self,

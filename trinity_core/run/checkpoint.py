@@ -16,6 +16,8 @@ from trinity_core.run.folder import LATEST, read_json, write_atomic, write_json
 BACKEND = "backend"
 STATE = "state.msgpack"
 META = "meta.json"
+STEPS = "step-" + "[0-9]" * 6
+"""Names of checkpoints, as a glob."""
 
 
 def name_of(step: int) -> str:
@@ -48,7 +50,7 @@ def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, 
         cause = str(error) if full else f"{type(error).__name__}: {error}"
         fix = "Free some space, then resume" if full else "Mend that, then resume"
         raise CheckpointError(f"{final}: could not be written ({cause}). {kept}. {fix}") from error
-    for old in sorted(root.glob("step-*"))[:-keep] if keep > 0 else []:
+    for old in sorted(root.glob(STEPS))[:-keep] if keep > 0 else []:
         shutil.rmtree(old)
     return final
 
@@ -56,9 +58,10 @@ def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, 
 def newest(root: Path) -> Path | None:
     """The checkpoint that the pointer names, else the newest whole one."""
     pointer = root / LATEST
-    if pointer.is_file() and (root / pointer.read_text().strip()).is_dir():
-        return root / pointer.read_text().strip()
-    return max((path for path in root.glob("step-*") if (path / META).is_file()), default=None)
+    named = pointer.read_text(errors="replace").strip() if pointer.is_file() else ""
+    if named.startswith("step-") and "/" not in named and (root / named).is_dir():
+        return root / named
+    return max((path for path in root.glob(STEPS) if (path / META).is_file()), default=None)
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -67,8 +70,10 @@ def load_state(path: Path) -> dict[str, Any]:
         meta = read_json(path / META, "the checkpoint's list of files")
     except RunError as error:
         raise CheckpointError(str(error)) from None
-    others = sorted(p.name for p in path.parent.glob("step-*") if p != path)
+    others = sorted(p.name for p in path.parent.glob(STEPS) if p != path)
     way_on = f"Remove {path} to go on from {others[-1]}" if others else "No other checkpoint is left: start a new run"
+    if not isinstance(meta, dict) or not isinstance(meta.get("sha256"), dict):
+        raise CheckpointError(f"{path / META}: damaged (it lists no files). {way_on}")
     for relative, expected in meta["sha256"].items():
         file = path / relative
         if not file.is_file():

@@ -82,7 +82,8 @@ class Run(RunContext):
         self.filtered: Counter[str] = Counter()
         self.receipt: Receipt | None = None
         alone = config.mode == "explore" and config.join is None
-        self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone)
+        ahead = config.trainer.max_uses > 1 or bool(config.slots("operators"))
+        self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone, ahead)
         self.bell = Bell()
         self.engine_lock = asyncio.Lock()
         self.clock = Clock()
@@ -99,6 +100,8 @@ class Run(RunContext):
         self.last_reward: float | None = None
         """Mean reward of the last step."""
         self.has_trained = False
+        self.skipped_steps = 0
+        """Steps in a row without a finite update."""
         self.has_surplus = False
         self._logged: dict[str, list[float]] = {}
         self._training_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")

@@ -61,12 +61,13 @@ def summarize(groups: Sequence[Group]) -> dict[str, Any]:
         right = [is_right(attempt.score) for attempt in ok if isinstance(attempt.score, Ok)]
         rights.append(sum(right) / len(right))
         scores.append(float(np.mean([attempt.value for attempt in ok])))
-        passed.append(pass_at_k(len(right), sum(right), min(k, len(right))))
+        if len(right) == k:  # fewer would be another k
+            passed.append(pass_at_k(k, sum(right), k))
         most = Counter(attempt.text.strip() for attempt in ok).most_common(1)[0][0]
         majority.append(float(next(r for attempt, r in zip(ok, right) if attempt.text.strip() == most)))
     n = len(rights)
     accuracy = float(np.mean(rights)) if n else 0.0
-    if k <= 1:
+    if k <= 1 or len(set(rights)) <= 1:  # no spread between tasks says nothing about its error
         low, high = wilson(sum(rights), n)
     else:  # tasks are the independent units
         half = Z95 * float(np.std(rights, ddof=1)) / math.sqrt(n) if n > 1 else 1.0
@@ -80,7 +81,9 @@ def summarize(groups: Sequence[Group]) -> dict[str, Any]:
         "unscored": unscored,
     }
     if k > 1:
-        result |= {f"pass@{k}": float(np.mean(passed)), f"maj@{k}": float(np.mean(majority))}
+        if passed:
+            result[f"pass@{k}"] = float(np.mean(passed))
+        result |= {f"maj@{k}": float(np.mean(majority))}
     return result
 
 

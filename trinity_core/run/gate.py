@@ -22,6 +22,8 @@ class Gate:
     is what a resumed run trains next."""
     alone: bool = False
     """An explorer without a trainer: it plays every step's groups with the version it starts with."""
+    steps_ahead: bool = False
+    """Whether a step may be filled while draws of it are in flight (groups used again, groups that operators add)."""
 
     @property
     def ordered(self) -> bool:
@@ -61,4 +63,4 @@ class Gate:
     @property
     def overlaps(self) -> bool:
         """Whether sampling may go on while weights change: then a shared module is not allowed."""
-        return not self.ordered or self.sync.offset > 0 or self.sync.interval > 1
+        return not self.ordered or self.sync.offset > 0 or self.sync.interval > 1 or self.steps_ahead

@@ -86,6 +86,10 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
     run.clock.start()
     run.phase = "playing"
     picked = run.selector.pick([opening.draw for opening in openings], run.sizes, run.weights)
+    if len(picked) != len(openings):
+        raise RunError(
+            f"selector {type(run.selector).__name__}: picked {len(picked)} tasks for {len(openings)} draws. It must pick one each"
+        )
     places = {opening.draw: opening.place for opening in openings}
     draws = [(opening.draw, slot, row) for opening, (slot, row) in zip(openings, picked)]
     try:

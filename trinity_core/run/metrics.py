@@ -27,6 +27,7 @@ def step_metrics(
     """Everything that is logged for a step: what the lease looked like, what the updates did, what parts logged."""
     metrics = dict(before)
     taken = [result for result in results if result.skipped is None]
+    check_skips(run, results, taken)
     for result in results:
         if result.skipped:
             run.tell("warned", f"step {run.step}: an update was skipped: {result.skipped}")
@@ -80,6 +81,25 @@ def check_trainable(run: Run, step: int, groups: Sequence[Group], prepared: Prep
             f"was sampled or marked as target, {counts['missing_logp']} sampled tokens whose log-probability the engine did "
             "not give. Look at workflow, operators and engine"
         )
+
+
+def check_skips(run: Run, results: Sequence[UpdateResult], taken: Sequence[UpdateResult]) -> None:
+    """A step without a single finite update is an error if none was finite before, or the third in a row is not."""
+    if not results:
+        return
+    if taken:
+        run.skipped_steps = 0
+        return
+    run.skipped_steps += 1
+    if run.skipped_steps >= PATIENCE or run.step == run.skipped_steps:
+        raise RunError(
+            f"step {run.step}: every update was skipped ({results[-1].skipped}), {run.skipped_steps} step(s) in a row: nothing is "
+            "learned. Look at optim.lr, the loss and the coefficients; the last checkpoint has finite weights"
+        )
+
+
+PATIENCE = 3
+"""Steps in a row that may skip every update, once some step had taken one."""
 
 
 def check_movement(step: int, results: Sequence[UpdateResult]) -> None:

@@ -23,7 +23,7 @@ def typed(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         path, sign, value = word.lstrip("+~").partition("=")
-        found[path] = value if sign else ""
+        found[path] = value.strip("'\"") if sign else ""
     return found
 
 

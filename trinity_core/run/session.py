@@ -202,6 +202,8 @@ def stopping(task: asyncio.Task[Any] | None, stop: Stop) -> Any:
 
     def cancel(number: int) -> None:
         stop.signal = number
+        # a second one ends the process, whatever the run is waiting for
+        signal.signal(number, signal.SIG_DFL)
         if task is not None:
             task.cancel()
 

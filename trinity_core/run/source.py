@@ -30,7 +30,9 @@ class Bell:
 
     async def wait(self, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            # not wait_for: on Python 3.11 it swallows a cancellation that arrives together with a ring
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
         except TimeoutError:
             return
         finally:

@@ -32,6 +32,10 @@ class PPOClip(Loss):
     """Bound for negative advantages, above 1; ``None``: none."""
 
     def __post_init__(self) -> None:
+        if self.clip_low < 0 or self.clip_high < 0:
+            raise ConfigError(
+                f"loss.clip_low={self.clip_low}, loss.clip_high={self.clip_high}: widths of the clip range are 0 or more"
+            )
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise ConfigError(
                 f"loss.dual_clip: {self.dual_clip} must be above 1 (or null): at 1 and below it cuts the gradient on-policy"
