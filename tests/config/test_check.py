@@ -109,7 +109,6 @@ BAD = {
     "optim.lr=nan": "optim.lr: must be a finite number",
     "algorithm.kl.coef=inf": "algorithm.kl.coef: must be a finite number",
     "loss.clip_low=nan": "loss.clip_low: must be a finite number",
-    "loss.clip_high=-1": "widths of the clip range",
     "optim.betas=[2,3]": "optim.betas: both must be at least 0 and less than 1",
     "trainer.max_uses=2": "with trainer.max_uses=2 the trainer learns from older policies",
 }
