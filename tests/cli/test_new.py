@@ -9,6 +9,8 @@ import pytest
 from trinity_core.commands.new import KINDS, make
 from trinity_core.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # whole processes, one after the other
+
 ROOT_FILES = ["pyproject.toml", "README.md", ".gitignore"]
 
 

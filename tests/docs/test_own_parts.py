@@ -13,6 +13,8 @@ import pytest
 
 from trinity_core.cli import main
 
+pytestmark = pytest.mark.slow  # whole processes, one after the other
+
 ROOT = Path(__file__).parent.parent.parent
 PARTS = ("my_reward.py", "my_tasks.py", "my_workflow.py", "my_world.py")
 

@@ -8,6 +8,8 @@ from trinity_core.config.check import check
 from trinity_core.config.compose import compose
 from trinity_core.run import start
 
+pytestmark = pytest.mark.slow  # whole processes, one after the other
+
 
 def run(folder, *words: str) -> dict:
     typed = ["recipe=fake", "tracker=[jsonl]", "checkpoint.every=0", *words]

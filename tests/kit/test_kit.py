@@ -16,6 +16,8 @@ from trinity_core.testing.contracts import common, reward
 from trinity_core.testing.rules import NotApplicable, require
 from trinity_core.testing.subject import Subject, contract, instance
 
+pytestmark = pytest.mark.slow  # whole processes, one after the other
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 

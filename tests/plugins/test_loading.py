@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.slow  # whole processes, one after the other
+
 HOOK = "from trinity_core import hookimpl\n@hookimpl\n"
 ROWS = {
     "raises at import": ("raise RuntimeError('boom')", "broken", "import: RuntimeError: boom"),
