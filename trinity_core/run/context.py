@@ -86,6 +86,8 @@ class Run(RunContext):
         self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone, ahead)
         self.bell = Bell()
         self.engine_lock = asyncio.Lock()
+        self.reserved = False
+        """Whether the engine is the evaluation's: no draw starts."""
         self.clock = Clock()
         self.previous_mode: str | None = None
         """Mode of the run that is resumed."""

@@ -43,7 +43,9 @@ async def explore(run: Run, source: Source) -> None:
                 await fetch(run, source, gate.version_for(ledger.taken()) if gate.ordered else 0)
                 if engine.version < 0:
                     continue
-            room = 0 if lockstep and playing else (10**9 if lockstep else at_once - len(playing))
+            room = 10**9 if lockstep else at_once - len(playing)
+            if run.reserved or (lockstep and playing):
+                room = 0
             openings = filling.enter(room) if room > 0 else []
             if lockstep and openings:
                 playing.add(asyncio.create_task(play(run, openings)))
@@ -210,6 +212,7 @@ async def train(run: Run, training: Training) -> None:
             await training.evaluate(step, weights)
         if weights is not None and deliver:
             training.announce(weights)
+        run.reserved = last
 
 
 async def both(run: Run, training: Training) -> None:

@@ -133,6 +133,7 @@ async def run_mode(run: Run, training: Training) -> None:
             )
             return
         training.announce(weights)
+        run.reserved = False
         if run.mode == "both":
             await both(run, training)
         elif run.mode == "train":

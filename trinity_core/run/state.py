@@ -76,8 +76,10 @@ class Training:
         remove_old(run.dir / WEIGHTS, run.ledger.lineage, behind)
 
     async def evaluate(self, step: int, weights: Weights) -> None:
-        """Pin the engine to ``weights`` and evaluate; play's clock stands still meanwhile."""
+        """Pin the engine to ``weights`` and evaluate; play's clock stands still meanwhile, and no draw starts: the engine holds a
+        version that was not announced yet."""
         run = self.run
+        run.reserved = True
         await load(run, weights)
         running = run.clock.running
         run.clock.pause()
