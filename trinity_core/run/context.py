@@ -209,6 +209,16 @@ class Run(RunContext):
         for tracker in self.trackers.values():
             getattr(tracker, moment)(*args)
 
+    async def end(self, summary: Mapping[str, Any]) -> list[str]:
+        """Tell every tracker how it ended, then close everything. Returns what went wrong."""
+        problems = []
+        for slot, tracker in self.trackers.items():
+            try:
+                tracker.finished(summary)
+            except Exception as error:  # noqa: BLE001 - the others must still hear of the end; all are reported
+                problems.append(f"trackers.{slot}: {type(error).__name__}: {error}")
+        return problems + await self.close()
+
     async def close(self) -> list[str]:
         """Close everything, last opened first. Returns what went wrong; one failure never stops the others."""
         problems = []

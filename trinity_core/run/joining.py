@@ -100,7 +100,7 @@ async def explore_for(run: Run, root: Path) -> dict[str, Any]:
         "wall_seconds": round(time.time() - began, 3),
         "error": f"{type(error).__name__}: {error}" if error else None,
     }
-    problems = await end(run, summary)
+    problems = await run.end(summary)
     if problems:
         summary |= {"status": "failed", "error": "; ".join([*([str(summary["error"])] if error else []), *problems])}
     write_json(logs / "summary.json", summary)
@@ -154,14 +154,3 @@ async def follow(run: Run, root: Path) -> None:
             run.ledger.join()  # the trainer resumed under a new lineage: its versions are other weights
             run.receipt = None
             run.engine.version = -1
-
-
-async def end(run: Run, summary: dict[str, Any]) -> list[str]:
-    """Tell the trackers, close everything; what went wrong."""
-    problems = []
-    for slot, tracker in run.trackers.items():
-        try:
-            tracker.finished(summary)
-        except Exception as error:  # noqa: BLE001 - the others must still hear of the end; all are reported
-            problems.append(f"trackers.{slot}: {type(error).__name__}: {error}")
-    return problems + await run.close()

@@ -151,12 +151,7 @@ async def finish(run: Run, summary: dict[str, Any]) -> list[str]:
             run.ledger.say("status", summary["status"])
     except (OSError, TrinityError) as error:
         problems.append(f"the end could not be recorded: {error}")
-    for slot, tracker in run.trackers.items():
-        try:
-            tracker.finished(summary)
-        except Exception as error:  # noqa: BLE001 - the others must still hear of the end; all are reported
-            problems.append(f"trackers.{slot}: {type(error).__name__}: {error}")
-    return problems + await run.close()
+    return problems + await run.end(summary)
 
 
 @contextlib.asynccontextmanager
