@@ -62,6 +62,10 @@ class RunContext:
         """Add ``name`` to the metrics of the current step."""
         raise NotImplementedError
 
+    def alarm(self, action: Literal["checkpoint", "stop"], message: str) -> None:
+        """Ask the trainer to save a checkpoint after the step in hand, or to save one and stop with ``message``."""
+        raise NotImplementedError
+
     def rng(self, slot: str) -> np.random.Generator:
         """A generator seeded by (run seed, slot): the same in every run of one seed."""
         raise NotImplementedError
@@ -100,6 +104,10 @@ class Tokenizer:
         """A hash of vocabulary and chat template: equal digests render equal tokens."""
         raise NotImplementedError
 
+    def vocabulary_digest(self) -> str:
+        """A hash of the vocabulary alone: equal ones mean the same by every id (default: :meth:`digest`)."""
+        return self.digest()
+
 
 # --- play -------------------------------------------------------------------------------------------------------------
 
@@ -116,6 +124,11 @@ class Taskset(Component):
 
     def __getitem__(self, row: int) -> Task:
         raise NotImplementedError
+
+    def gives(self) -> frozenset[str]:
+        """Roles (*expert, chosen, rejected*) whose attempts its tasks bring along (``Task.given``). Such a task is recorded,
+        not played."""
+        return frozenset()
 
 
 class Selector(Component):
@@ -179,6 +192,9 @@ class Reward(Component):
 
 class Operator(Component):
     """``(group) -> [Group]``: an empty list filters it, several augment. Same rule for ``def`` and ``async def``."""
+
+    makes_pairs: ClassVar[bool] = False
+    """It sets ``Group.pairs``: a loss over pairs can do without data that brings them."""
 
     def __call__(self, group: Group) -> Any:
         raise NotImplementedError
@@ -382,7 +398,7 @@ class SampleStrategy(Component):
 # --- train ------------------------------------------------------------------------------------------------------------
 
 Need = str
-"""*old_logp, ref_logp, sampler_logp, teacher_logp, teacher_topk, entropy, entropy_grad, value, greedy, expert, pairs,
+"""*old_logp, ref_logp, sampler_logp, teacher_logp, teacher_logits, entropy, entropy_grad, value, greedy, expert, pairs,
 state, step_reward* or ``vocab:<name>``."""
 
 
@@ -394,6 +410,11 @@ class Advantage(Component):
 
     def needs(self) -> frozenset[Need]:
         return frozenset()
+
+    def vocab(self) -> Mapping[str, Callable[..., Mapping[str, Any]]]:
+        """Vocabulary functions by name (``needs`` says ``vocab:<name>``), measured under the policy before credit: what they
+        return is in ``batch.tokens``."""
+        return {}
 
     def __call__(self, batch: AdvantageBatch) -> Credit:
         raise NotImplementedError
@@ -426,6 +447,8 @@ class Correction(Component):
     """``(batch) -> (weight_N, keep_N)``, both detached; multiplies policy terms only."""
 
     needs_sampler: ClassVar[bool] = True
+    scope: ClassVar[Literal["token", "sequence"]] = "token"
+    """The smallest set that its weights depend on."""
 
     def __call__(self, batch: LossBatch) -> Any:
         raise NotImplementedError
@@ -443,6 +466,10 @@ class Backend(Component):
         """At check: why this backend cannot honour a shared node, with the fix; ``None`` if it can."""
         return None
 
+    def has_teacher(self, config: RunConfig) -> bool:
+        """At check: whether this run has a teacher among the backend's models."""
+        return config.teacher.path is not None
+
     def open(self, run: RunContext) -> LiveBackend:
         raise NotImplementedError
 
@@ -452,9 +479,23 @@ class LiveBackend:
 
     tokenizer: Tokenizer
 
-    def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
-        """Arrays over the batch's action tokens, in batch order, without gradient: ``logp, entropy, value`` …"""
+    def measure(
+        self,
+        batch: TrainBatch,
+        model: str,
+        outputs: frozenset[str],
+        *,
+        vocabulary: Mapping[str, Callable[..., Mapping[str, Any]]] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Arrays over the batch's action tokens, in batch order, without gradient, of *policy, reference, critic, teacher*:
+        ``logp, entropy, value``, ``topk:K`` (``topk_ids`` and ``topk_logp``), ``vocab:<name>`` (what ``vocabulary[name]``
+        returns) and ``hidden``, which only the backend reads: from ``batch.measured["teacher_hidden"]`` its head makes the
+        ``teacher_logits_CV`` of vocabulary functions."""
         raise NotImplementedError
+
+    def teacher_tokenizer(self) -> Tokenizer:
+        """The teacher's own tokenizer and chat template (default: the policy's)."""
+        return self.tokenizer
 
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
         """One optimizer step on the sum of ``objective`` over the batch's micro-batches."""

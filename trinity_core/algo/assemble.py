@@ -236,6 +236,7 @@ def advantage_batch(groups: Sequence[Group], batch: TrainBatch, needs: Iterable[
         attempt_N=attempt_N[order_N],
         call_N=batch.call_N[order_N],
         tokens={name: array.astype(np.float64)[order_N] for name, array in _arrays(batch, needs).items()},
+        truncated_A=np.array([attempt.truncated for _, attempt in attempts], dtype=np.bool_),
         order_N=order_N,
     )
 

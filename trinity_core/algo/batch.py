@@ -189,6 +189,8 @@ class AdvantageBatch:
     call_N: NDArray[np.int64]
     tokens: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Per action token, only what was asked for: ``old_logp, ref_logp, value, entropy, token_reward`` …"""
+    truncated_A: NDArray[np.bool_] | None = None
+    """Whether each attempt ran out of tokens; ``None``: none did."""
     order_N: NDArray[np.int64] | None = None
     """Where each action token stands in the :class:`TrainBatch`; ``None``: the same order."""
 

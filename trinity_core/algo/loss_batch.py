@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from trinity_core.algo.batch import TrainBatch
 
 
+OWN_NAMES = frozenset({"logp", "entropy", "entropy_value", "value"})
+"""Outputs of a forward that are no extras: they have properties of their own, or are for reports alone."""
+
+
 @dataclass
 class Tape:
     """Records what passes through ``batch.detach`` and plays it back: finite differences then see constants as constants."""
@@ -234,7 +238,7 @@ class _Extras(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         of, train = self._loss_batch, self._loss_batch._batch
-        if name in of._outputs and name not in ("logp", "entropy", "value"):
+        if name in of._outputs and name not in OWN_NAMES:
             return of._outputs[name]
         if name in train.extras:
             array, axis = train.extras[name]
@@ -246,7 +250,7 @@ class _Extras(Mapping[str, Tensor]):
         )
 
     def __iter__(self) -> Any:
-        known = set(self._loss_batch._outputs) - {"logp", "entropy", "value"}
+        known = set(self._loss_batch._outputs) - OWN_NAMES
         return iter(sorted(known | set(self._loss_batch._batch.extras)))
 
     def __len__(self) -> int:

@@ -26,6 +26,8 @@ from trinity_core.protocols import Correction, Loss
 
 __all__ = ["Objective", "Stats", "accumulate"]
 
+SCOPES = ("token", "sequence", "pair", "group", "batch")
+"""From narrow to wide."""
 UNITS = {"token": "token_weight", "sequence": "sequence_weight", "pair": "pair_weight"}
 
 
@@ -50,7 +52,7 @@ class Objective:
     old: str = "measured"
     """Where old log-probabilities come from: *forward* (this very forward: ratio exactly 1), *measured*, *sampler*."""
     outputs: frozenset[str] = frozenset({"logp"})
-    """What the forward must give with gradient: *logp, entropy, value, vocab:<name>*."""
+    """What the forward must give: *logp, entropy, value, vocab:<name>*, with gradient; *entropy_value*, without."""
     scope: str = "token"
 
     def __post_init__(self) -> None:
@@ -73,19 +75,23 @@ class Objective:
         *,
         kl: Kl | None = None,
         entropy: bool = False,
+        watch: bool = False,
         clip_value: float | None = None,
         old: str = "measured",
     ) -> Objective:
         """The objective of these parts: outputs and scope follow from them. ``kl`` counts where ``where="loss"``;
-        ``entropy``: a bonus with ``coef["entropy"]`` is added."""
+        ``entropy``: a bonus with ``coef["entropy"]`` is added; ``watch``: entropy is reported even where nothing needs it."""
         needs = loss.needs()
         outputs = {"logp"} | {need for need in needs if need.startswith("vocab:")}
         if entropy or needs & {"entropy", "entropy_grad"}:
             outputs.add("entropy")
+        elif watch:
+            outputs.add("entropy_value")
         if "value" in needs or clip_value is not None:
             outputs.add("value")
         term = kl if kl is not None and kl.where == "loss" else None
-        return cls(loss, tuple(corrections), term, clip_value, old, frozenset(outputs), loss.scope)
+        scope = max([loss.scope, *(correction.scope for correction in corrections)], key=SCOPES.index)
+        return cls(loss, tuple(corrections), term, clip_value, old, frozenset(outputs), scope)
 
     @classmethod
     def critic(cls, clip_value: float) -> Objective:
@@ -97,7 +103,7 @@ class Objective:
         """Arrays that must be measured or stored for this objective."""
         needs = set(self.loss.needs())
         if self.kl is not None:
-            needs.add("ref_logp")
+            needs |= {"ref_logp", "old_logp"} if self.kl.estimator == "corrected_k3" else {"ref_logp"}
         if self.corrections:
             needs |= {"old_logp", "sampler_logp"}
         return frozenset(needs)
@@ -149,7 +155,8 @@ class Objective:
     def _kernel_terms(self, batch: LossBatch, output: LossOutput) -> list[Term]:
         coef, terms = batch.coef, []
         if self.kl is not None:
-            values_N = estimators.estimate(self.kl.estimator, batch.logp_N, batch.ref_logp_N)
+            ratio_N = batch.ratio_N if self.kl.estimator == "corrected_k3" else None
+            values_N = estimators.estimate(self.kl.estimator, batch.logp_N, batch.ref_logp_N, ratio=ratio_N)
             terms.append(Term("kl", values_N, over="own", coef=coef.get("kl", 0.0), policy=False))
         if "entropy" in self.outputs and "entropy" in coef:
             terms.append(Term("entropy", -batch.entropy_N, over="own", coef=coef["entropy"], policy=False))

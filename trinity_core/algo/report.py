@@ -54,7 +54,7 @@ def report(
             stats.least("ratio/min", ratio_N)
             stats.most("ratio/max", ratio_N)
             stats.histogram("log_ratio", d_N)
-    entropy = batch._outputs.get("entropy")
+    entropy = batch._outputs.get("entropy", batch._outputs.get("entropy_value"))
     if entropy is not None or "entropy" in micro.measured:
         stats.mean("entropy", (_numpy(entropy) if entropy is not None else micro.measured["entropy"])[counted_N])
     if micro.advantage_N is not None:

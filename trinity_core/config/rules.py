@@ -7,12 +7,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trinity_core.config.needs import refuse_unmet_needs
 from trinity_core.config.schema import RunConfig, Schedule
 from trinity_core.errors import ConfigError
 from trinity_core.plugins import did_you_mean
-
-BACKEND_NEEDS = ("old_logp", "ref_logp", "teacher_logp", "teacher_topk", "entropy", "entropy_grad", "value")
-"""Needs that the backend meets (``vocab:*`` too); the others come from the data."""
 
 LEAST: dict[str, tuple[float, bool]] = {
     "seed": (0, True),
@@ -35,6 +33,8 @@ LEAST: dict[str, tuple[float, bool]] = {
     "sampling.max_attempt_tokens": (1, True),
     "model.lora.rank": (1, True),
     "critic.lr": (0, True),
+    "algorithm.kl.target": (0, False),
+    "algorithm.kl.horizon": (0, False),
     "sync.interval": (1, True),
     "sync.offset": (0, True),
     "sync.max_staleness": (0, True),
@@ -71,7 +71,7 @@ def refuse_combinations(config: RunConfig) -> None:
     _gates(config)
     _staleness(config)
     _meeting(config)
-    _needs(config)
+    refuse_unmet_needs(config)
     _own_refusals(config)
 
 
@@ -176,7 +176,23 @@ def _credit(config: RunConfig) -> None:
             f"algorithm.reduction: loss {name!r} gives one value per {loss.unit}, which is averaged over {loss.unit}s; "
             f"{algorithm.reduction} is for values per token. Write algorithm.reduction=null"
         )
+    if advantage is None and loss.needs() <= {"old_logp"}:
+        given = {role for part in config.slots("tasksets").values() for role in part.component.gives()}
+        if config.mode in ("both", "explore") and "expert" not in given:
+            raise ConfigError(
+                f"tasksets: loss {name!r} without an advantage imitates whatever it is given, and no taskset brings anything but the "
+                "policy's own words. Write taskset=[conversations] tasksets.conversations.path=FILE, or choose an advantage (raft keeps what succeeded)"
+            )
     kl = algorithm.kl
+    if kl.target is not None and (kl.coef == 0.0 or isinstance(kl.coef, Schedule)):
+        raise ConfigError(
+            "algorithm.kl.target: an adaptive coefficient starts from a number above 0. Write algorithm.kl.coef=0.02, or target=null"
+        )
+    if kl.target is not None and algorithm.old_logp == "forward":
+        raise ConfigError(
+            "algorithm.old_logp: an adaptive KL coefficient reads the KL under the policy that began the step, before the forward. "
+            "Write algorithm.old_logp=auto"
+        )
     if kl.coef != 0.0 and kl.estimator == "k1" and kl.where == "loss":
         raise ConfigError(
             "algorithm.kl.estimator: k1 as a term of the loss has no gradient on-policy. Write algorithm.kl.estimator=k3 (or k2), "
@@ -240,48 +256,6 @@ def _meeting(config: RunConfig) -> None:
             f"buffer: {config.parts['buffer'].name!r} lives in one process, and mode={config.mode} meets the other side in the buffer. "
             "Write buffer=sql, or mode=both"
         )
-
-
-UNSUPPLIED = {"teacher_topk": "a teacher's likeliest tokens"}
-"""Needs that a backend may carry, but that no run of this release measures."""
-
-
-def _needs(config: RunConfig) -> None:
-    """Everything that advantage, loss, KL, entropy and corrections read, against what the backend gives."""
-    backend = config.part("backend")
-    if config.critic is not None and "value" not in {need for need, _, _ in _asked(config)}:
-        raise ConfigError(
-            "critic: neither advantage nor loss needs a value, so nothing would train it. Write critic=null"
-        )
-    given = type(backend).provides
-    for need, who, instead in _asked(config):
-        kind = "vocab" if need.startswith("vocab:") else need
-        if kind == "value" and config.critic is None:
-            raise ConfigError(f"critic: {who} needs value, which a critic gives. Write critic=value_head")
-        if kind in UNSUPPLIED:
-            raise ConfigError(
-                f"{who} needs {kind}: {UNSUPPLIED[kind]}, and nothing in this release brings that. Choose {instead}"
-            )
-        if (kind in BACKEND_NEEDS or kind == "vocab") and kind not in given:
-            raise ConfigError(
-                f"backend: {who} needs {need}, which {config.parts['backend'].name!r} does not give (it gives {', '.join(sorted(given)) or 'nothing'}). "
-                f"Choose another backend, or {instead}"
-            )
-
-
-def _asked(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """(need, who asks, what to write instead)"""
-    algorithm = config.algorithm
-    for kind in ("advantage", "loss"):
-        if (part := config.parts.get(kind)) is not None:
-            for need in sorted(part.component.needs()):
-                yield need, f"{kind} {part.name!r}", f"another {kind}: {kind}=NAME"
-    if algorithm.kl.coef != 0.0:
-        yield "ref_logp", f"algorithm.kl (coef {algorithm.kl.coef})", "algorithm.kl.coef=0"
-    if algorithm.entropy_coef != 0.0:
-        yield "entropy_grad", f"algorithm.entropy_coef={algorithm.entropy_coef}", "algorithm.entropy_coef=0"
-    if algorithm.old_logp == "measure":
-        yield "old_logp", "algorithm.old_logp=measure", "algorithm.old_logp=auto"
 
 
 def _own_refusals(config: RunConfig) -> None:

@@ -26,6 +26,8 @@ class Lora:
     rank: int = 16
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"
+    quantize: Literal["nf4"] | None = None
+    """Keep the frozen base in 4 bits (QLoRA, arXiv:2305.14314); null: in the compute dtype."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,17 @@ class Critic:
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """A frozen model that some algorithms learn from. Same tokenizer as the policy; its chat template may differ."""
+
+    path: str | None = None
+    """A local folder, a hub id or ``package:<name>``; null: there is none."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    chat_template: str | None = None
+    """A file with a template that replaces its tokenizer's."""
+
+
+@dataclass(frozen=True)
 class Sync:
     """How far play may run ahead of training, and how deliveries are verified."""
 
@@ -106,9 +119,14 @@ class Sync:
 class Kl:
     """KL to the reference, as a term of the loss or in the reward."""
 
-    estimator: Literal["k1", "k2", "k3"] = "k3"
+    estimator: Literal["k1", "k2", "k3", "abs", "corrected_k3"] = "k3"
     coef: float | Schedule = 0.0
+    """With ``target``: the first step's; it then follows the KL measured."""
     where: Literal["loss", "reward"] = "loss"
+    target: float | None = None
+    """KL per token (mean k1 over own action tokens, nats) that an adaptive coefficient steers for; null: ``coef`` is as given."""
+    horizon: float = 10000.0
+    """Attempts over which an adaptive coefficient moves by up to a fifth."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,8 @@ class Algorithm:
     kl: Kl = field(default_factory=Kl)
     entropy_coef: float | Schedule = 0.0
     """Bonus: positive raises entropy."""
+    mask_truncated: bool = False
+    """Leave attempts that ran out of tokens out of every term (they stay in baselines)."""
     old_logp: Literal["auto", "forward", "measure", "sampler"] = "auto"
     """Where old log-probabilities come from. auto: the training forward when a step has one update (ratio exactly 1), else
     measured before the first update."""
@@ -228,6 +248,7 @@ class RunConfig:
     optim: Optim = field(default_factory=Optim)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     critic: Critic | None = None
+    teacher: Teacher = field(default_factory=Teacher)
     sync: Sync = field(default_factory=Sync)
     explorer: Explorer = field(default_factory=Explorer)
     trainer: Trainer = field(default_factory=Trainer)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from trinity_core.config.schema import RunConfig
+from trinity_core.errors import RunError
 from trinity_core.protocols import Ledger, LiveBackend, LiveEngine, RunContext, Selector, Taskset, Tokenizer
 from trinity_core.rollout.operate import Operators
 from trinity_core.rollout.renderer import Renderer
@@ -105,6 +106,9 @@ class Run(RunContext):
         self.skipped_steps = 0
         """Steps in a row without a finite update."""
         self.has_surplus = False
+        self.alarm_raised = False
+        """A tracker asked for a checkpoint after the step in hand."""
+        self.stop_reason: str | None = None
         self._logged: dict[str, list[float]] = {}
         self._training_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
         self._closers: list[tuple[str, Callable[[], Any]]] = []
@@ -116,6 +120,19 @@ class Run(RunContext):
     def rng(self, slot: str) -> np.random.Generator:
         digest = hashlib.blake2b(f"{self.seed}/{slot}".encode(), digest_size=16).digest()
         return np.random.default_rng(int.from_bytes(digest, "little"))
+
+    def alarm(self, action: Literal["checkpoint", "stop"], message: str) -> None:
+        self.alarm_raised = True
+        if action == "stop":
+            self.stop_reason = self.stop_reason or message
+
+    def heed_alarm(self) -> None:
+        """After the checkpoint that an alarm asked for: stop, if it asked for that."""
+        self.alarm_raised = False
+        if self.stop_reason is not None:
+            raise RunError(
+                f"step {self.step}: {self.stop_reason}. The step is saved; go on with: trinity run resume={self.dir}"
+            )
 
     def take_logged(self) -> dict[str, float]:
         """Means of what components logged since the last step."""

@@ -19,6 +19,7 @@ from trinity_core.config.schedule import at_step, evaluate
 from trinity_core.config.schema import Optim, RunConfig
 from trinity_core.errors import RunError
 from trinity_core.protocols import LiveBackend
+from trinity_core.run.teacher import Teacher
 from trinity_core.types import Group, Ok
 
 
@@ -39,7 +40,9 @@ class Algorithm:
             needs |= {"sampler_logp", "old_logp"}
         if self.uses_reference:
             needs.add("ref_logp")
-        if config.algorithm.kl.where == "reward" and self.uses_reference:
+            if config.algorithm.kl.estimator == "corrected_k3":
+                needs.add("old_logp")
+        if config.algorithm.kl.where == "reward" and self.uses_reference or config.algorithm.kl.target is not None:
             needs.add("old_logp")
         if config.algorithm.entropy_coef != 0:
             needs.add("entropy_grad")
@@ -61,6 +64,7 @@ class Algorithm:
             before_credit = self.config.algorithm.kl.where == "reward" and self.uses_reference
             advantage = self.config.part("advantage")
             before_credit = before_credit or (advantage is not None and "old_logp" in advantage.needs())
+            before_credit = before_credit or self.config.algorithm.kl.target is not None
             return "forward" if self.updates_per_step == 1 and not before_credit else "measured"
         return {"forward": "forward", "measure": "measured", "sampler": "sampler"}[asked]
 
@@ -72,6 +76,7 @@ class Algorithm:
             corrections=tuple(at_step(part.component, step - 1) for part in config.slots("corrections").values()),
             kl=config.algorithm.kl if self.uses_reference and config.algorithm.kl.where == "loss" else None,
             entropy=config.algorithm.entropy_coef != 0,
+            watch="entropy" in type(config.part("backend")).provides,
             old=self.old,
         )
 
@@ -91,17 +96,28 @@ class Prepared:
     metrics: dict[str, float]
 
 
-def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group], *, seed: int, step: int) -> Prepared:
-    """Measure what is needed, once, and turn scores into credit."""
+def prepare(
+    algorithm: Algorithm,
+    backend: LiveBackend,
+    groups: Sequence[Group],
+    *,
+    seed: int,
+    step: int,
+    teacher: Teacher | None = None,
+    kl_coef: float | None = None,
+) -> Prepared:
+    """Measure what is needed, once, and turn scores into credit. ``kl_coef``: the present value of an adaptive coefficient."""
     config = algorithm.config
     batch = assemble(groups, seed=seed, step=step)
     batch.coef = {
-        "kl": evaluate(config.algorithm.kl.coef, step - 1),
+        "kl": evaluate(config.algorithm.kl.coef, step - 1) if kl_coef is None else kl_coef,
         "entropy": evaluate(config.algorithm.entropy_coef, step - 1),
         "value": config.critic.coef if config.critic else 0.0,
     }
     needs = algorithm.needs
     metrics = group_metrics(groups) | {f"batch/{name}": float(number) for name, number in batch.counts.items()}
+    if algorithm.uses_reference:
+        metrics["kl/coef"] = batch.coef["kl"]
     if not batch.num_actions:
         return Prepared(batch, metrics)
     if "pairs" in needs and not len(batch.pairs_P2):
@@ -110,20 +126,14 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
             f"its {len(groups)} groups has any. An operator, or the data, must set Group.pairs"
         )
     advantage = config.part("advantage")
-    wanted = {"logp"} if algorithm.old == "measured" and "old_logp" in needs else set()
-    if advantage is not None and "entropy" in advantage.needs():
-        wanted.add("entropy")
-    if wanted:
-        measured = backend.measure(batch, "policy", frozenset(wanted))
-        batch.measured |= {"old_logp" if name == "logp" else name: array for name, array in measured.items()}
-    if algorithm.old == "sampler":
-        batch.measured["old_logp"] = batch.sampler_logp_N.astype(np.float64)
-    if "ref_logp" in needs:
-        batch.measured["ref_logp"] = backend.measure(batch, "reference", frozenset({"logp"}))["logp"]
-    if "teacher_logp" in needs:
-        batch.measured["teacher_logp"] = backend.measure(batch, "teacher", frozenset({"logp"}))["logp"]
-    if "value" in needs:
-        batch.measured["value"] = backend.measure(batch, "critic", frozenset({"value"}))["value"]
+    measure(algorithm, backend, groups, batch, teacher)
+    if config.algorithm.mask_truncated:
+        cut_short = {
+            number
+            for number, attempt in enumerate(attempt for group in groups for attempt in group.attempts)
+            if attempt.truncated
+        }
+        batch.keep_N = batch.keep_N & ~np.isin(batch.attempt_B, sorted(cut_short))[batch.row_N]
     if advantage is not None:
         in_reward = algorithm.uses_reference and config.algorithm.kl.where == "reward"
         scores = advantage_batch(groups, batch, advantage.needs() | ({"old_logp", "ref_logp"} if in_reward else set()))
@@ -133,6 +143,31 @@ def prepare(algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group],
         apply_credit(batch, scores, credit)
         metrics |= {f"advantage/{name}": float(value) for name, value in credit.metrics.items()}
     return Prepared(batch, metrics)
+
+
+def measure(
+    algorithm: Algorithm, backend: LiveBackend, groups: Sequence[Group], batch: TrainBatch, teacher: Teacher | None
+) -> None:
+    """Fill ``batch.measured`` with what the algorithm's parts read: frozen from here on, over the whole lease."""
+    needs, advantage = algorithm.needs, algorithm.config.part("advantage")
+    wanted = {"logp"} if algorithm.old == "measured" and "old_logp" in needs else set()
+    vocabulary: dict[str, Any] = {}
+    if advantage is not None:
+        wanted |= {need for need in advantage.needs() if need == "entropy" or need.startswith("vocab:")}
+        vocabulary = dict(advantage.vocab())
+    if wanted:
+        found = backend.measure(batch, "policy", frozenset(wanted), vocabulary=vocabulary)
+        batch.measured |= {"old_logp" if name == "logp" else name: array for name, array in found.items()}
+    if algorithm.old == "sampler":
+        batch.measured["old_logp"] = batch.sampler_logp_N.astype(np.float64)
+    if "ref_logp" in needs:
+        batch.measured["ref_logp"] = backend.measure(batch, "reference", frozenset({"logp"}))["logp"]
+    asked = {"logp": "teacher_logp", "hidden": "teacher_logits"}
+    if outputs := frozenset(name for name, need in asked.items() if need in needs):
+        assert teacher is not None, "check refuses a run whose parts need a teacher that is not there"
+        batch.measured |= {f"teacher_{name}": array for name, array in teacher.measure(groups, batch, outputs).items()}
+    if "value" in needs:
+        batch.measured["value"] = backend.measure(batch, "critic", frozenset({"value"}))["value"]
 
 
 def updates(prepared: Prepared, config: RunConfig) -> Iterator[TrainBatch]:

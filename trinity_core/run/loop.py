@@ -169,7 +169,16 @@ async def train(run: Run, training: Training) -> None:
             training.batch_ids = list(lease.group_ids)
 
             run.phase_of_trainer = "training"
-            prepared = await run.compute(prepare, training.algorithm, backend, groups, seed=run.seed, step=step)
+            prepared = await run.compute(
+                prepare,
+                training.algorithm,
+                backend,
+                groups,
+                seed=run.seed,
+                step=step,
+                teacher=training.teacher,
+                kl_coef=training.kl_coef,
+            )
             check_trainable(run, step, groups, prepared)
             objective = training.algorithm.objective(step)
             critic, policy_too = training.algorithm.critic(step)
@@ -186,6 +195,7 @@ async def train(run: Run, training: Training) -> None:
         metrics = step_metrics(
             run, prepared.metrics | staleness(groups, step) | critic_metrics(values), results, groups
         )
+        training.adapt(prepared.batch)
         training.chain(metrics)
         ended = time.perf_counter()
         metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
@@ -196,6 +206,7 @@ async def train(run: Run, training: Training) -> None:
         if last:
             run.clock.pause()
         checkpoint = last or (config.checkpoint.every > 0 and step % config.checkpoint.every == 0)
+        checkpoint = checkpoint or run.alarm_raised
         evaluate = training.evaluator.due(step, last=config.steps)
         weights = None
         if gate.ordered and (checkpoint or evaluate):
@@ -204,6 +215,7 @@ async def train(run: Run, training: Training) -> None:
         if checkpoint:
             run.phase_of_trainer = "saving"
             await training.save(step)
+            run.heed_alarm()
         deliver = gate.delivers(step) and not last
         run.phase_of_trainer = ""
         if evaluate or deliver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -10,6 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trinity_core.algo.batch import TrainBatch
+from trinity_core.algo.kl import adapt, k1
+from trinity_core.config.schedule import evaluate
 from trinity_core.errors import CheckpointError
 from trinity_core.protocols import Position
 from trinity_core.run import checkpoint
@@ -18,6 +24,7 @@ from trinity_core.run.credit import Algorithm
 from trinity_core.run.deliver import load, needs_digest, publish, to_folder
 from trinity_core.run.evaluate import Evaluator
 from trinity_core.run.source import Shelf
+from trinity_core.run.teacher import BackendTeacher, EngineTeacher, Teacher
 from trinity_core.types import Weights
 
 WEIGHTS = "weights"
@@ -39,12 +46,27 @@ class Training:
         """Groups of the step in hand: what a failure's bundle names."""
         self.deliveries = 0
         self._published = False
+        kl = run.config.algorithm.kl
+        self.kl_coef: float | None = evaluate(kl.coef, 0) if kl.target is not None else None
+        """Present value of an adaptive KL coefficient."""
+        self.teacher = teacher_of(run)
         self.metrics_chain = ""
         """Hash over every step's metrics so far, without those that measure time."""
 
     def chain(self, metrics: Mapping[str, float]) -> None:
         kept = {name: repr(value) for name, value in sorted(metrics.items()) if not name.startswith(TIMED)}
         self.metrics_chain = hashlib.sha256((self.metrics_chain + json.dumps(kept)).encode()).hexdigest()
+
+    def adapt(self, batch: TrainBatch) -> None:
+        """An adaptive KL coefficient follows the KL of the step that was trained, under the policy that began it."""
+        kl = self.run.config.algorithm.kl
+        if self.kl_coef is None or kl.target is None or not batch.num_actions:
+            return
+        own_N = batch.keep_N & (batch.population_B[batch.row_N] == 1)
+        if own_N.any():
+            measured = float(np.mean(k1(batch.measured["old_logp"], batch.measured["ref_logp"])[own_N]))
+            attempts = len(np.unique(batch.attempt_B[batch.row_N[own_N]]))
+            self.kl_coef = adapt(self.kl_coef, measured, kl.target, kl.horizon, attempts)
 
     # versions
     async def publish(self, step: int) -> Weights:
@@ -97,6 +119,7 @@ class Training:
             "position": {"step": position.step, "draw": position.draw, "given_up": position.given_up},
             "deliveries": self.deliveries,
             "metrics_chain": self.metrics_chain,
+            "kl_coef": self.kl_coef,
             "train_seconds": self.run.clock.seconds,
             "tokens_sampled": self.run.tokens_sampled,
             "has_trained": self.run.has_trained,
@@ -129,12 +152,23 @@ class Training:
         self.run.step = int(state["step"])
         self.deliveries = int(state["deliveries"])
         self.metrics_chain = str(state["metrics_chain"])
+        if self.kl_coef is not None and state.get("kl_coef") is not None:
+            self.kl_coef = float(state["kl_coef"])
         self.run.clock.add(float(state["train_seconds"]))
         self.run.tokens_sampled = int(state["tokens_sampled"])
         self.run.has_trained = bool(state["has_trained"])
         self.run.load_states(state["components"])
         self.evaluator = Evaluator(self.run)
         return Position(**state["position"])
+
+
+def teacher_of(run: Run) -> Teacher | None:
+    """The run's teacher: an auxiliary engine of that role, else the backend's, else none."""
+    if (engine := run.models.get("teacher")) is not None:
+        return EngineTeacher(engine, run.tokenizer, asyncio.get_running_loop())
+    if run.backend is not None and run.config.part("backend").has_teacher(run.config):
+        return BackendTeacher(run.backend)
+    return None
 
 
 def remove_old(folder: Path, lineage: int, behind: int) -> None:

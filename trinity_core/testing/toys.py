@@ -95,24 +95,29 @@ class TopKDistill(Loss):
     claims: ClassVar[frozenset[str]] = frozenset()
 
     def needs(self) -> frozenset[str]:
-        return frozenset({"teacher_topk", "vocab:topk"})
+        return frozenset({"teacher_logits", "vocab:topk"})
 
     def vocab(self) -> Mapping[str, Callable[..., Mapping[str, Any]]]:
-        return {"topk": student_topk}
+        return {"topk": both_topk}
 
     def __call__(self, batch: LossBatch) -> LossOutput:
-        teacher_NK = batch.extra["topk_logp"]
+        teacher_NK = batch.extra["teacher_top_logp"]
         rest_N = (1 - teacher_NK.exp().sum(-1)).clamp(min=1e-12)
         values_N = (teacher_NK.exp() * (teacher_NK - batch.extra["student_logp"])).sum(-1)
         return LossOutput.per_token(values_N + rest_N * (rest_N.log() - batch.extra["student_rest"]))
 
 
-def student_topk(logits_CV: Any, aux: Mapping[str, Any]) -> dict[str, Any]:
-    """The student's log-probabilities of the teacher's ids (C, K), and of all other tokens together (C)."""
+def both_topk(logits_CV: Any, aux: Mapping[str, Any]) -> dict[str, Any]:
+    """The teacher's three largest log-probabilities (C, K), the student's of the same ids (C, K), and the student's of all
+    other tokens together (C)."""
+    top = aux["teacher_logits_CV"].log_softmax(-1).topk(3, dim=-1)
     logp_CV = logits_CV.log_softmax(-1)
-    ids_CK = aux["topk_ids"].long()
-    others_CV = logp_CV.scatter(-1, ids_CK, float("-inf"))
-    return {"student_logp": logp_CV.gather(-1, ids_CK), "student_rest": others_CV.logsumexp(-1)}
+    others_CV = logp_CV.scatter(-1, top.indices, float("-inf"))
+    return {
+        "teacher_top_logp": top.values,
+        "student_logp": logp_CV.gather(-1, top.indices),
+        "student_rest": others_CV.logsumexp(-1),
+    }
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from trinity_core.algo.reduce import set_weights
 from trinity_core.algo.stats import Stats
 from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Role, Sampling, Task
 
-VOCAB, TOP = 7, 3
+VOCAB = 7
 
 
 def experience(
@@ -108,12 +108,7 @@ class World:
         )
         batch.advantage_N = rng.normal(size=len(np.unique(batch.attempt_B)) + 100)[batch.attempt_B[batch.row_N]]
         batch.returns_N = rng.normal(size=size)
-        if "teacher_topk" in needs:
-            ids_NK = np.argsort(rng.normal(size=(size, VOCAB)), axis=1)[:, :TOP]
-            teacher_NV = rng.normal(size=(size, VOCAB))
-            teacher_NV -= np.log(np.exp(teacher_NV).sum(-1, keepdims=True))
-            batch.extras["topk_ids"] = (ids_NK, "action")
-            batch.extras["topk_logp"] = (np.take_along_axis(teacher_NV, ids_NK, 1), "action")
+        batch.measured["teacher_hidden"] = rng.normal(size=(size, VOCAB))
         set_weights(batch, reduction, by=by, max_attempt_tokens=8)
         return cls(batch, logits_NV, value_N)
 
@@ -136,11 +131,14 @@ class World:
         found = {"logp": logp_NV.gather(1, token_N[:, None])[:, 0]}
         if "entropy" in objective.outputs:
             found["entropy"] = -(logp_NV.exp() * logp_NV).sum(-1)
+        if "entropy_value" in objective.outputs:
+            found["entropy_value"] = -(logp_NV.exp() * logp_NV).sum(-1).detach()
         if "value" in objective.outputs:
             found["value"] = value_N[place_N]
         aux = {"token_C": token_N} | {
             name: torch.as_tensor(array) for name, (array, axis) in batch.extras.items() if axis == "action"
         }
+        aux["teacher_logits_CV"] = torch.as_tensor(batch.measured["teacher_hidden"])
         for function in objective.vocab().values():
             found |= dict(function(logits, aux))
         return found

@@ -66,7 +66,7 @@ class Fake(Backend):
             "ref_logp",
             "sampler_logp",
             "teacher_logp",
-            "teacher_topk",
+            "teacher_logits",
             "entropy",
             "entropy_grad",
             "value",
@@ -75,14 +75,24 @@ class Fake(Backend):
     )
 
     def refuse(self, config: RunConfig) -> str | None:
+        if config.teacher.path is not None and self.teacher_seed is not None:
+            return "teacher.path and backend.teacher_seed name two teachers. Drop one of them"
         return refuse_model(config)
+
+    def has_teacher(self, config: RunConfig) -> bool:
+        return config.teacher.path is not None or self.teacher_seed is not None
 
     def open(self, run: RunContext) -> LiveFake:
         config = run.config
         logits_SV = starting_table(
             config.model.path, states=self.states, alphabet=self.alphabet, noise=self.noise, seed=run.seed
         )
-        return LiveFake(self, logits_SV, config.optim, config.critic)
+        live = LiveFake(self, logits_SV, config.optim, config.critic)
+        if config.teacher.path is not None:
+            live.frozen["teacher"] = starting_table(
+                config.teacher.path, states=self.states, alphabet=self.alphabet, noise=self.noise, seed=run.seed
+            )
+        return live
 
 
 class LiveFake(LiveBackend):
@@ -103,23 +113,32 @@ class LiveFake(LiveBackend):
 
     # measure and update
 
-    def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
-        """Outputs: ``logp``, ``entropy``, ``value``, and ``topk:K``, which gives ``topk_ids`` and ``topk_logp`` [N, K] in
-        falling order. Log-probabilities are at each token's own temperature."""
+    def measure(
+        self,
+        batch: TrainBatch,
+        model: str,
+        outputs: frozenset[str],
+        *,
+        vocabulary: Mapping[str, Any] | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Log-probabilities are at each token's own temperature; ``hidden`` is the number of the table's row."""
         import torch
 
         logits_SV = self._logits(model)
         with torch.no_grad():
             leaves = Leaves(batch, logits_SV, self.value_S)
-            found = leaves.outputs(batch, outputs, {})
-        return {name: value.numpy() for name, value in found.items()}
+            found = leaves.outputs(batch, outputs - {"hidden"}, vocabulary or {})
+        arrays = {name: value.numpy() for name, value in found.items()}
+        if "hidden" in outputs:
+            arrays["hidden"] = leaves.state_N(batch)
+        return arrays
 
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
         from trinity_core.algo.objective import accumulate
 
         if model not in self.trained:
             raise ConfigError(f"backend fake trains {' and '.join(self.trained)}, not {model!r}")
-        leaves = Leaves(batch, self.table.logits_SV, self.value_S, gradient=True)
+        leaves = Leaves(batch, self.table.logits_SV, self.value_S, gradient=True, teacher_SV=self.frozen.get("teacher"))
         vocabulary = objective.vocab()
         outputs = frozenset(objective.outputs)
 
@@ -213,10 +232,17 @@ class Leaves:
     """The rows of the tables that a batch reads, as torch leaves: nothing else is copied or differentiated."""
 
     def __init__(
-        self, batch: TrainBatch, logits_SV: NDArray[np.float64], value_S: NDArray[np.float64], *, gradient: bool = False
+        self,
+        batch: TrainBatch,
+        logits_SV: NDArray[np.float64],
+        value_S: NDArray[np.float64],
+        *,
+        gradient: bool = False,
+        teacher_SV: NDArray[np.float64] | None = None,
     ) -> None:
         import torch
 
+        self.teacher_SV = teacher_SV
         self.states = len(logits_SV)
         self.state_U = np.unique(self.state_N(batch))
         self.logits_UV = torch.from_numpy(logits_SV[self.state_U]).requires_grad_(gradient)
@@ -241,8 +267,9 @@ class Leaves:
         for name in sorted(names):
             if name == "logp":
                 found["logp"] = logp_NV.gather(1, token_N[:, None])[:, 0]
-            elif name == "entropy":
-                found["entropy"] = -(logp_NV.exp() * logp_NV).sum(-1)
+            elif name in ("entropy", "entropy_value"):
+                seen_NV = logp_NV if name == "entropy" else logp_NV.detach()
+                found[name] = -(seen_NV.exp() * seen_NV).sum(-1)
             elif name == "value":
                 found["value"] = self.value_U[place_N]
             elif name.startswith("topk:"):
@@ -251,6 +278,9 @@ class Leaves:
             elif name.removeprefix("vocab:") in vocabulary:
                 aux = {"token_C": token_N}
                 aux |= {key: torch.from_numpy(array) for key, (array, axis) in batch.extras.items() if axis == "action"}
+                if "teacher_hidden" in batch.measured and self.teacher_SV is not None:
+                    teacher_NV = torch.from_numpy(self.teacher_SV[batch.measured["teacher_hidden"]])
+                    aux["teacher_logits_CV"] = teacher_NV / temperature_N[:, None]
                 found |= vocabulary[name.removeprefix("vocab:")](logits_NV, aux)
             else:
                 raise ConfigError(

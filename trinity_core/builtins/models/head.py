@@ -36,12 +36,12 @@ def head_outputs(
     """``logp``, ``entropy`` and the arrays of vocabulary functions, over action tokens.
 
     logp is log softmax(logits / T) at the token, in float32 (float64 for float64). ``entropy`` is that of the same
-    distribution. Raises :class:`RunError` for an output this backend does not have.
+    distribution, ``entropy_value`` the same without gradient. Raises :class:`RunError` for an output this backend does not have.
     """
     unknown = {
         name
         for name in outputs
-        if name not in ("logp", "entropy") and name.removeprefix("vocab:") not in (vocabulary or {})
+        if name not in ("logp", "entropy", "entropy_value") and name.removeprefix("vocab:") not in (vocabulary or {})
     }
     if unknown:
         raise RunError(
@@ -59,6 +59,9 @@ def head_outputs(
         found = {"logp": logits_CV.gather(1, token_C[:, None])[:, 0] - total_C}
         if entropy:
             found["entropy"] = total_C - (torch.softmax(logits_CV, -1) * logits_CV).sum(-1)
+        if "entropy_value" in outputs:
+            with torch.no_grad():
+                found["entropy_value"] = total_C - (torch.softmax(logits_CV, -1) * logits_CV).sum(-1)
         for function in wanted.values():
             found |= function(logits_CV, {"token_C": token_C, **extra})
         return found
