@@ -57,5 +57,22 @@ def std(batch: AdvantageBatch, level: str = "group") -> NDArray[np.float64]:
     return np.sqrt(square_A / np.maximum(num_A - 1, 1))
 
 
+def total(batch: AdvantageBatch, value_A: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of ``value_A`` over the attempts in the baseline of each attempt's group."""
+    group_A = _numbers(batch)
+    sum_A: NDArray[np.float64] = np.bincount(group_A, np.where(batch.baseline_A, value_A, 0.0), minlength=len(group_A))[
+        group_A
+    ]
+    return sum_A
+
+
+def largest(batch: AdvantageBatch, value_A: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Largest of ``value_A`` over the attempts in the baseline of each attempt's group; 0 where there is none."""
+    group_A, base_A = _numbers(batch), batch.baseline_A
+    high = np.full(len(group_A), -np.inf)
+    np.maximum.at(high, group_A[base_A], value_A[base_A])
+    return np.where(np.isfinite(high), high, 0.0)[group_A]
+
+
 def _numbers(batch: AdvantageBatch) -> NDArray[np.int64]:
     return np.unique(batch.group_A, return_inverse=True)[1].astype(np.int64).reshape(-1)

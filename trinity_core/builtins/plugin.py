@@ -56,6 +56,8 @@ def trinity_advantages() -> dict[str, str]:
         "grpo": f"{HERE}.advantages.grpo:GroupRelative",
         "rloo": f"{HERE}.advantages.rloo:LeaveOneOut",
         "reinforce": f"{HERE}.advantages.reinforce:Reinforce",
+        "reinforce_pp": f"{HERE}.advantages.reinforce_pp:ReinforcePlusPlus",
+        "opmd": f"{HERE}.advantages.opmd:MirrorDescent",
     }
 
 
@@ -65,6 +67,9 @@ def trinity_losses() -> dict[str, str]:
         "ppo": f"{HERE}.losses.ppo:PPOClip",
         "importance_sampling": f"{HERE}.losses.importance_sampling:ImportanceSampling",
         "sft": f"{HERE}.losses.sft:SFT",
+        "gspo": f"{HERE}.losses.gspo:GSPO",
+        "cispo": f"{HERE}.losses.cispo:CISPO",
+        "opmd": f"{HERE}.losses.opmd:OPMD",
     }
 
 

@@ -178,15 +178,20 @@ def imports_no_torch(advantage: Advantage) -> None:
 
 
 def claim_zero_on_constant_group(advantage: Advantage) -> None:
-    """``zero_on_constant_group``: equal rewards give exactly 0, also [0.1 + 0.2, 0.3]; without the claim they do not."""
+    """``zero_on_constant_group``: equal rewards give exactly 0, also [0.1 + 0.2, 0.3], whether the lease has other groups
+    of equal rewards or groups that differ; without the claim they do not."""
     most = 0.0
     for value in (1.0, 0.3, -2.0, 1e6 / 3):
-        batch = lease(extra=False, greedy=True)
-        batch.reward_A[:] = value
-        batch.reward_A[::2] = (0.1 + 0.2) if value == 0.3 else value  # the same up to rounding
-        batch.reward_A[batch.role_A == "greedy"] = 0.0
-        batch.reward_K[:] = value
-        most = max(most, float(np.abs(per_token(credit_of(advantage, batch), batch)).max()))
+        for others in ("equal", "differ"):
+            batch = lease(extra=False, greedy=True)
+            flat_A = (batch.group_A == 0) if others == "differ" else np.ones(len(batch.reward_A), np.bool_)
+            batch.reward_A[flat_A] = value + batch.group_A[flat_A]  # each group its own constant
+            near_A = flat_A & (batch.group_A == 0) & (np.arange(len(flat_A)) % 2 == 0)
+            batch.reward_A[near_A] = (0.1 + 0.2) if value == 0.3 else value  # the same up to rounding
+            batch.reward_A[batch.role_A == "greedy"] = 0.0
+            batch.reward_K[flat_A[batch.attempt_K]] = value
+            credit_N = per_token(credit_of(advantage, batch), batch)
+            most = max(most, float(np.abs(credit_N[flat_A[batch.attempt_N]]).max()))
     _claim(advantage, "zero_on_constant_group", most == 0.0, f"equal rewards give credit up to {most:.3g}")
 
 
