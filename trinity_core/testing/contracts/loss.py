@@ -159,12 +159,17 @@ def garbage_outside_action_tokens_changes_nothing(loss: Loss) -> None:
 def _spoilt(batch: TrainBatch, dropped_N: Any) -> TrainBatch:
     tokens_T = batch.tokens_T.copy()
     tokens_T[np.setdiff1d(np.arange(len(tokens_T)), batch.action_N)] = 6
-    measured = {name: np.where(dropped_N, np.nan, array) for name, array in batch.measured.items()}
+    measured = {name: _nan_at(dropped_N, array) for name, array in batch.measured.items()}
     advantage_N = None if batch.advantage_N is None else np.where(dropped_N, np.nan, batch.advantage_N)
     returns_N = None if batch.returns_N is None else np.where(dropped_N, np.nan, batch.returns_N)
     return dataclasses.replace(
         batch, tokens_T=tokens_T, measured=measured, advantage_N=advantage_N, returns_N=returns_N
     )
+
+
+def _nan_at(dropped_N: Any, array: Any) -> Any:
+    """The array, NaN at the dropped tokens: measured arrays are (N) or (N, …)."""
+    return np.where(dropped_N.reshape(-1, *[1] * (array.ndim - 1)), np.nan, array)
 
 
 def empty_part_is_zero(loss: Loss) -> None:
