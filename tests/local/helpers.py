@@ -78,14 +78,21 @@ def batch(seed: int = 0, *, num: int = 3, attempts: int = 4) -> TrainBatch:
 
 def gradient(live: Any, made: TrainBatch, loss: Loss | None = None) -> torch.Tensor:
     """The update's gradient as one vector, read where the optimizer would take it."""
+    return gradient_of(live, made, objective(loss))
+
+
+def gradient_of(live: Any, made: TrainBatch, what: Objective, model: str = "policy") -> torch.Tensor:
     taken: list[torch.Tensor] = []
-    step = live.optimizer.step
-    live.optimizer.step = lambda: taken.append(torch.cat([p.grad.flatten() for p in live.trained.values()]).clone())
-    clip, live.optim = live.optim, dataclasses.replace(live.optim, clip_norm=None)
+    learner = live.learners[model]
+    step = learner.optimizer.step
+    learner.optimizer.step = lambda: taken.append(
+        torch.cat([p.grad.flatten() for p in learner.trained.values()]).clone()
+    )
+    clip, learner.optim = learner.optim, dataclasses.replace(learner.optim, clip_norm=None)
     try:
-        live.update(made, "policy", objective(loss), lr_scale=1.0)
+        live.update(made, model, what, lr_scale=1.0)
     finally:
-        live.optimizer.step, live.optim = step, clip
+        learner.optimizer.step, learner.optim = step, clip
     return taken[0]
 
 

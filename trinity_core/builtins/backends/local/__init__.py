@@ -20,7 +20,8 @@ class Local(Backend):
 
     Weights are float32, matrix products bfloat16 where the hardware has it (``model.dtype``). A group's prompt is computed
     once: prompt and attempts are one row under a block mask. The reference model is a second, frozen copy that is loaded
-    when it is first asked for; with adapters it is the model without them.
+    when it is first asked for; with adapters it is the model without them. The critic (``critic=value_head``) is the same
+    model with weights of its own, or adapters of its own on a base of its own, and a linear head of one number.
     """
 
     micro_tokens: int = 4096
@@ -33,12 +34,13 @@ class Local(Backend):
     """*auto* (CUDA where there is one), *cpu*, *cuda* or *cuda:N*."""
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"old_logp", "ref_logp", "sampler_logp", "entropy", "entropy_grad", "vocab"}
+        {"old_logp", "ref_logp", "sampler_logp", "entropy", "entropy_grad", "value", "vocab"}
     )
 
     def refuse(self, config: RunConfig) -> str | None:
-        if config.critic is not None:
-            return "backend local has no value head yet, and critic is set. Set critic=null and an advantage without values (grpo, rloo)"
+        loss = config.part("loss")
+        if loss is not None and "value" in loss.needs():
+            return f"backend local trains the critic by itself, and {type(loss).__name__} has the value among its own terms. Choose a loss without one: the kernel adds the critic's"
         if self.micro_tokens < 1:
             return f"backend.micro_tokens is {self.micro_tokens}; it is a number of tokens, at least 1"
         if self.gradient_checkpointing and config.model.dtype == "float64":

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trinity_core.algo.batch import TrainBatch
-from trinity_core.algo.cut import cut, plan
+from trinity_core.algo.cut import cut
 from trinity_core.algo.forest import ranges
-from trinity_core.algo.objective import accumulate
 from trinity_core.builtins.backends.local import state
-from trinity_core.builtins.backends.local.moved import Moved
+from trinity_core.builtins.backends.local.learner import Learner
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import Vocabulary, head_outputs
 from trinity_core.builtins.models.packing import pack
 from trinity_core.builtins.models.probe import why_not_shared
 from trinity_core.builtins.models.resolve import resolve_model
-from trinity_core.config.schema import Model, Optim
+from trinity_core.builtins.models.value import ValueModel
+from trinity_core.config.schema import Critic, Model, Optim
 from trinity_core.errors import RunError
 from trinity_core.protocols import LiveBackend, RunContext
 from trinity_core.rollout.tokenizer import HFTokenizer
@@ -40,51 +40,63 @@ log = logging.getLogger(__name__)
 
 
 class LiveLocal(LiveBackend):
-    """One policy, its optimizer, and a reference that is loaded when it is first measured."""
+    """A policy and, where asked for, a critic, each with its optimizer; and a reference that is loaded when it is first
+    measured."""
 
     def __init__(
-        self, config: Local, folder: Path, model: Model, optim: Optim, *, threads: int | None, seed: int
+        self,
+        config: Local,
+        folder: Path,
+        model: Model,
+        optim: Optim,
+        *,
+        critic: Critic | None = None,
+        threads: int | None = None,
+        seed: int = 0,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self.config, self.model_config, self.optim = config, model, optim
+        self.config, self.model_config = config, model
         self.tokenizer = HFTokenizer(folder, model.chat_template)
-        with torch.random.fork_rng(devices=[]):  # adapters start from the run's seed, whatever ran before
-            torch.manual_seed(seed)
-            self.policy = CausalLM.load(folder, model, device=config.device, lora=model.lora)
+
+        def load(kind: type[CausalLM]) -> CausalLM:
+            with torch.random.fork_rng(devices=[]):  # adapters start from the run's seed, whatever ran before
+                torch.manual_seed(seed)
+                loaded = kind.load(folder, model, device=config.device, lora=model.lora)
+            if config.gradient_checkpointing:
+                recompute(loaded)
+            return loaded
+
+        self.policy = load(CausalLM)
+        self.learners = {"policy": Learner(self.policy.trained(), optim, optim.lr)}
+        self.critic: CausalLM | None = None
+        if critic is not None:
+            self.critic = load(ValueModel)
+            self.learners["critic"] = Learner(self.critic.trained(), optim, critic.lr)
         # A checkpoint holds the generator's state: it must be the run's, not the process's.
         torch.manual_seed(seed)
         self._reference: CausalLM | None = None
-        if config.gradient_checkpointing:
-            self.policy.module.train()  # the switch acts in training mode only; dropout is 0 in every mode
-            module = self.policy.module
-            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
         self.unshared = why_not_shared(self.policy) if config.share_prefix else "share_prefix is false"
         if config.share_prefix and self.unshared:
             log.warning("backend local computes every prompt once per attempt, not once per group: %s", self.unshared)
-        self.trained = self.policy.trained()
-        self.optimizer = torch.optim.AdamW(
-            list(self.trained.values()),
-            lr=optim.lr,
-            betas=optim.betas,
-            eps=optim.eps,
-            weight_decay=optim.weight_decay,
-            fused=True,
-        )
-        self.moved = Moved(self.trained)
 
     @classmethod
     def open(cls, config: Local, run: RunContext) -> LiveLocal:
-        model = run.config.model
+        nodes = run.config
         return cls(
-            config, resolve_model(model.path), model, run.config.optim, threads=run.config.threads, seed=run.seed
+            config,
+            resolve_model(nodes.model.path),
+            nodes.model,
+            nodes.optim,
+            critic=nodes.critic,
+            threads=nodes.threads,
+            seed=run.seed,
         )
 
     # measure and update
 
     def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
-        """``logp`` and ``entropy`` of the models *policy* and *reference*."""
+        """``logp`` and ``entropy`` of the models *policy* and *reference*; ``value`` of the *critic*."""
         batch = self._forest(batch)
         found: dict[str, NDArray[np.float64]] = {}
         with torch.no_grad(), self._model(model) as lm:
@@ -97,34 +109,18 @@ class LiveLocal(LiveBackend):
         return found or {name: np.zeros(0) for name in outputs}
 
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
-        if model != "policy":
-            raise RunError(f"backend local trains the policy, not {model!r}")
+        if model not in self.learners:
+            raise RunError(f"backend local trains {' and '.join(self.learners)}, not {model!r}")
         batch = self._forest(batch)
         vocabulary, outputs = objective.vocab(), frozenset(objective.outputs)
 
         def forward(rows: NDArray[np.int64]) -> dict[str, Tensor]:
-            return self._forward(self.policy, batch.select(rows), outputs, vocabulary)
+            with self._model(model) as lm:
+                return self._forward(lm, batch.select(rows), outputs, vocabulary)
 
-        cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=self.config.micro_tokens)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)
-        gradients = [p.grad for p in self.trained.values() if p.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients, foreach=True)) if gradients else 0.0
-        lr = self.optim.lr * lr_scale
-        result = UpdateResult(loss, norm, lr, stats.summary())
-        if not np.isfinite([loss, norm]).all():
-            self.optimizer.zero_grad(set_to_none=True)
-            result.skipped = f"not finite: loss {loss}, gradient norm {norm}"
-            return result
-        if self.optim.clip_norm is not None and norm > self.optim.clip_norm:
-            torch._foreach_mul_(gradients, self.optim.clip_norm / norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.moved.before()
-        self.optimizer.step()
-        result.moved = self.moved.share()
-        self.optimizer.zero_grad(set_to_none=True)
-        return result
+        return self.learners[model].update(
+            objective, batch, forward, micro_tokens=self.config.micro_tokens, lr_scale=lr_scale
+        )
 
     def _forest(self, batch: TrainBatch) -> TrainBatch:
         """The batch without its forest where this model cannot share prefixes, so that budgets count what is computed."""
@@ -149,6 +145,12 @@ class LiveLocal(LiveBackend):
         with lm.recipe():
             hidden_RLH = lm.hidden(put(packed.ids_RL), put(packed.position_RL), mask)
             hidden_NH = hidden_RLH.flatten(0, 1)[put(packed.cell_N)]
+            if isinstance(lm, ValueModel):
+                if outputs != {"value"}:
+                    raise RunError(
+                        f"backend local: the critic gives value, not {', '.join(sorted(outputs - {'value'}))}"
+                    )
+                return {"value": lm.value(hidden_NH)}
             return head_outputs(lm, hidden_NH, token_N, temperature_N, outputs, vocabulary, extras)
 
     @contextlib.contextmanager
@@ -156,8 +158,12 @@ class LiveLocal(LiveBackend):
         """The weights of model ``name``."""
         if name == "policy":
             yield self.policy
+        elif name == "critic":
+            if self.critic is None:
+                raise RunError("backend local: this run has no critic. Set critic=value_head")
+            yield self.critic
         elif name != "reference":
-            raise RunError(f"backend local has the models policy and reference, not {name!r}")
+            raise RunError(f"backend local has the models policy, reference and critic, not {name!r}")
         elif self.policy.peft is not None:
             with self.policy.base():
                 yield self.policy
@@ -193,19 +199,31 @@ class LiveLocal(LiveBackend):
         return hasher.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        parameters = list(self.policy.module.parameters())
+        parameters, trained = list(self.policy.module.parameters()), self.learners["policy"].trained
         master = str(parameters[0].dtype).removeprefix("torch.")
         compute = str(self.policy.compute).removeprefix("torch.")
-        return {
+        told = {
             "model": str(self.policy.folder),
             "parameters": sum(p.numel() for p in parameters),
-            "trained": sum(p.numel() for p in self.trained.values()),
-            "trained_names": hashlib.sha256("\n".join(sorted(self.trained)).encode()).hexdigest()[:12],
+            "trained": sum(p.numel() for p in trained.values()),
+            "trained_names": hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:12],
             "dtype": master if compute == master else f"{master} weights, {compute} products",
             "device": str(self.policy.device),
             "shared_prefixes": "computed once" if not self.unshared else f"off: {self.unshared}",
         }
+        if "critic" in self.learners:
+            count = sum(p.numel() for p in self.learners["critic"].trained.values())
+            told["critic"] = f"value head on weights of its own, {count:,} trained"
+        return told
 
     def close(self) -> None:
         self._reference = None
-        self.optimizer.zero_grad(set_to_none=True)
+        for learner in self.learners.values():
+            learner.optimizer.zero_grad(set_to_none=True)
+
+
+def recompute(lm: CausalLM) -> None:
+    """Switch on gradient checkpointing."""
+    lm.module.train()  # the switch acts in training mode only; dropout is 0 in every mode
+    enable = getattr(lm.module, "activation_checkpointing_enable", None) or lm.module.gradient_checkpointing_enable
+    enable({"use_reentrant": False})

@@ -15,51 +15,70 @@ from trinity_core.builtins.models.causal import CausalLM, quiet
 from trinity_core.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from trinity_core.builtins.backends.local.learner import Learner
     from trinity_core.builtins.backends.local.live import LiveLocal
 
 WEIGHTS, TRAINER = "weights.safetensors", "optimizer.safetensors"
+PREFIX = {"policy": "", "critic": "critic_"}
+"""Of the file names of each learner."""
 
 
 def save(live: LiveLocal, folder: Path) -> None:
     """Trained weights (with adapters: the adapters alone), optimizer moments, random state. Raises CheckpointError."""
-    write(folder / WEIGHTS, {name: p.detach() for name, p in live.trained.items()})
-    moments = {}
-    for name, parameter in live.trained.items():
-        for part, value in live.optimizer.state.get(parameter, {}).items():
-            moments[f"{part}/{name}"] = value
-    moments["rng/cpu"] = torch.get_rng_state()
-    if live.policy.device.type == "cuda":
-        moments["rng/cuda"] = torch.cuda.get_rng_state(live.policy.device)
-    write(folder / TRAINER, moments)
+    for model, learner in live.learners.items():
+        write(folder / f"{PREFIX[model]}{WEIGHTS}", {name: p.detach() for name, p in learner.trained.items()})
+        moments = {}
+        for name, parameter in learner.trained.items():
+            for part, value in learner.optimizer.state.get(parameter, {}).items():
+                moments[f"{part}/{name}"] = value
+        if model == "policy":
+            moments["rng/cpu"] = torch.get_rng_state()
+            if live.policy.device.type == "cuda":
+                moments["rng/cuda"] = torch.cuda.get_rng_state(live.policy.device)
+        write(folder / f"{PREFIX[model]}{TRAINER}", moments)
 
 
 def load(live: LiveLocal, folder: Path) -> None:
     """Back to exactly what :func:`save` saw: training goes on bit for bit. Nothing is changed if a file is not right."""
-    weights, moments = read(folder / WEIGHTS), read(folder / TRAINER)
-    for name in sorted(set(weights) ^ set(live.trained)):
-        where = "has" if name in weights else "lacks"
-        raise CheckpointError(
-            f"{folder / WEIGHTS}: {where} {name}, other than this model. Resume with the model.path and model.lora it was saved with"
-        )
-    for name, value in weights.items():
-        mine = live.trained[name]
-        if mine.shape != value.shape or mine.dtype != value.dtype:
-            raise CheckpointError(
-                f"{folder / WEIGHTS}: {name} is {value.dtype}{list(value.shape)}, this model has {mine.dtype}{list(mine.shape)}. Resume with the model.path and model.dtype it was saved with"
-            )
-    with torch.no_grad():
-        for name, value in weights.items():
-            live.trained[name].copy_(value)
-    live.optimizer.state.clear()
-    for key, value in moments.items():
-        part, _, name = key.partition("/")
-        if part == "rng":
-            continue
-        parameter = live.trained[name]
-        live.optimizer.state[parameter][part] = value.clone().to(parameter.device)
+    saved = {}
+    for model, prefix in PREFIX.items():
+        weights, trainer = folder / f"{prefix}{WEIGHTS}", folder / f"{prefix}{TRAINER}"
+        if model == "critic" and weights.is_file() != (model in live.learners):
+            has = "has a critic, and this run has none" if weights.is_file() else "has no critic, and this run has one"
+            raise CheckpointError(f"{folder}: {has}. Resume with the critic=… it was saved with")
+        if model in live.learners:
+            saved[model] = (read(weights), read(trainer))
+            fits(live.learners[model], saved[model][0], weights)
+    for model, (values, moments) in saved.items():
+        learner = live.learners[model]
+        with torch.no_grad():
+            for name, value in values.items():
+                learner.trained[name].copy_(value)
+        learner.optimizer.state.clear()
+        for key, value in moments.items():
+            part, _, name = key.partition("/")
+            if part != "rng":
+                parameter = learner.trained[name]
+                learner.optimizer.state[parameter][part] = value.clone().to(parameter.device)
+    moments = saved["policy"][1]
     torch.set_rng_state(moments["rng/cpu"].clone())
     if "rng/cuda" in moments and live.policy.device.type == "cuda":
         torch.cuda.set_rng_state(moments["rng/cuda"].clone(), live.policy.device)
+
+
+def fits(learner: Learner, weights: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights of another model."""
+    for name in sorted(set(weights) ^ set(learner.trained)):
+        where = "has" if name in weights else "lacks"
+        raise CheckpointError(
+            f"{file}: {where} {name}, other than this model. Resume with the model.path and model.lora it was saved with"
+        )
+    for name, value in weights.items():
+        mine = learner.trained[name]
+        if mine.shape != value.shape or mine.dtype != value.dtype:
+            raise CheckpointError(
+                f"{file}: {name} is {value.dtype}{list(value.shape)}, this model has {mine.dtype}{list(mine.shape)}. Resume with the model.path and model.dtype it was saved with"
+            )
 
 
 def export(live: LiveLocal, folder: Path) -> None:
