@@ -121,7 +121,9 @@ class _Writer:
         elif isinstance(record, types.Attempt) and record.task is not None and record.task is self.task:
             values["task"] = msgpack.ExtType(_SAME, b"")
         elif isinstance(record, types.Task):
-            values["data"] = dict(record.data)
+            values |= {"data": dict(record.data), "given": dict(record.given)}
+            if not record.given:
+                del values["given"]  # nothing given: the bytes are those of a task that cannot give
         elif isinstance(record, types.Ok):
             values["parts"] = dict(record.parts)
         return values

@@ -47,6 +47,10 @@ class Task:
     """The gold answer, where the taskset has one."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Whatever the taskset wants workflow, environment or reward to know. Plain data (msgpack)."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What is to be learned, by role: *expert, chosen, rejected*. A list of messages that goes on from ``messages`` (only the
+    assistant's are learned), or a text without any template (continued pre-training; then ``messages`` is empty). Several
+    experts are a list of those. A task with something given is recorded, not played; an evaluation plays it."""
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

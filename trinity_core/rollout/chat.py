@@ -15,6 +15,7 @@ from trinity_core.protocols import Environment
 from trinity_core.rollout.recorder import Recorder
 from trinity_core.rollout.renderer import Renderer
 from trinity_core.rollout.seeds import seed_of, stable_hash
+from trinity_core.rollout.turns import Turns
 from trinity_core.types import Completion, Finish, Key, Message, Request, Sampling
 
 
@@ -38,17 +39,6 @@ class Reply:
     """The sampled tokens. Empty: the attempt had no token left."""
     finish: Finish
     """*length*: the reply was cut at its limit."""
-
-
-@dataclass
-class _Turn:
-    """A call as the renderer needs it to go on from there."""
-
-    messages: list[Message]
-    rendered: list[int]
-    played: list[int]
-    reply: Message
-    tools: Any
 
 
 @dataclass
@@ -86,7 +76,7 @@ class Chat:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(stable_hash("rng", self.run_seed, *dataclasses.astuple(self.key)))
         """A generator of this attempt: the same numbers in every run of one seed."""
-        self._turns: list[_Turn] = []
+        self._turns = Turns(self.renderer)
         self._next_state: str | None = None
         self._num_calls = 0
         self._exhausted = False
@@ -110,7 +100,7 @@ class Chat:
     ) -> Reply:
         """Sample the assistant's next message. ``sampling`` replaces the run's, whole or by field."""
         conversation = [dict(message) for message in messages]
-        prompt, rendered = self._prompt(conversation, tools)
+        prompt, rendered = self._turns.prompt(conversation, tools)
         completion = await self._generate(prompt, sampling)
         if completion is None:
             return self._nothing_left(conversation)
@@ -118,7 +108,7 @@ class Chat:
         self.text = self.renderer.text(tokens)
         message: Message = {"role": "assistant", "content": self.text}
         self.messages = [*conversation, message]
-        self._turns.append(_Turn(conversation, rendered, [*prompt, *tokens], message, tools))
+        self._turns.add(conversation, rendered, [*prompt, *tokens], message, tools)
         return Reply(self.text, dict(message), completion.tokens_N, completion.finish)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling | Mapping[str, Any] | None = None) -> Reply:
@@ -141,17 +131,6 @@ class Chat:
             if not np.isfinite(reward):
                 raise DataError(f"chat.mark(reward={reward!r}): a reward is a finite number")
             self.recorder.calls[-1].reward = float(reward)
-
-    def _prompt(self, messages: list[Message], tools: Any) -> tuple[list[int], list[int]]:
-        """(tokens to send, the template's own tokens): going on from the longest earlier call that allows it."""
-        for turn in sorted(self._turns, key=lambda t: len(t.messages), reverse=True):
-            head = len(turn.messages)
-            if turn.tools == tools and messages[: head + 1] == [*turn.messages, turn.reply]:
-                extended = self.renderer.extend(turn.messages, turn.rendered, turn.played, turn.reply, messages, tools)
-                if extended is not None:
-                    return extended
-        rendered = self.renderer.render(messages, tools)
-        return rendered, rendered
 
     async def _generate(self, prompt: list[int], sampling: Sampling | Mapping[str, Any] | None) -> Completion | None:
         if not prompt:

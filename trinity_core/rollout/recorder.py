@@ -32,7 +32,8 @@ class Recorder:
 
     A prompt that starts with the exact tokens of an experience grows it: the tokens in between are *context*, the new
     ones *sampled*. Any other prompt branches: a new experience, ``parent`` the one it shares the longest prefix with,
-    the policy's own earlier words marked *history* where they can be located.
+    the policy's own earlier words marked *history* where they can be located. What is given to be learned is recorded the
+    same way, as *target* (:meth:`teach`).
     """
 
     def __init__(self) -> None:
@@ -72,11 +73,7 @@ class Recorder:
             raise DataError(
                 f"the engine does not say which version sampled the first token: versions={completion.versions}"
             )
-        sequence = self._longest_prefix_of(prompt)
-        if sequence is None:
-            sequence = self._branch(prompt)
-        else:
-            sequence.append(prompt[len(sequence.tokens) :], Origin.CONTEXT)
+        sequence = self._behind(prompt)
         start = len(sequence.tokens)
         sequence.append(sampled, Origin.SAMPLED, logp)
         call = Call(
@@ -96,6 +93,14 @@ class Recorder:
             self._spoken.append(sampled)
         return call
 
+    def teach(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Add words that nobody sampled: *targets* behind ``prompt``, without a call and without log-probabilities."""
+        if not prompt or not tokens:
+            raise DataError("a target needs at least one token before it, and one of its own")
+        words = [int(token) for token in tokens]
+        self._behind([int(token) for token in prompt]).append(words, Origin.TARGET)
+        self._spoken.append(words)
+
     def experiences(self) -> list[Experience]:
         """What was recorded so far, in order of creation."""
         return [
@@ -110,6 +115,14 @@ class Recorder:
             for index, s in enumerate(self._sequences)
         ]
 
+    def _behind(self, prompt: list[int]) -> _Sequence:
+        """The sequence that ends with ``prompt``: one that grew, or a branch."""
+        sequence = self._longest_prefix_of(prompt)
+        if sequence is None:
+            return self._branch(prompt)
+        sequence.append(prompt[len(sequence.tokens) :], Origin.CONTEXT)
+        return sequence
+
     def _longest_prefix_of(self, prompt: list[int]) -> _Sequence | None:
         fits = [s for s in self._sequences if len(s.tokens) <= len(prompt) and prompt[: len(s.tokens)] == s.tokens]
         return max(fits, key=lambda s: len(s.tokens), default=None)
@@ -122,7 +135,7 @@ class Recorder:
             self.num_branches += 1
             branch.parent = int(np.argmax(shared))
             parent, kept = self._sequences[branch.parent], max(shared)
-            own = (Origin.SAMPLED, Origin.HISTORY)
+            own = (Origin.SAMPLED, Origin.TARGET, Origin.HISTORY)
             branch.tokens = prompt[:kept]
             branch.origin = [int(Origin.HISTORY if o in own else Origin.CONTEXT) for o in parent.origin[:kept]]
             branch.logp = [float("nan")] * kept

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from trinity_core.errors import ModelError
+from trinity_core.errors import DataError, ModelError
 from trinity_core.protocols import Tokenizer
 from trinity_core.types import Message
 
@@ -89,6 +90,8 @@ class Renderer:
         if full[:start] != list(rendered):
             return None
         ends = self.tokenizer.eos_ids
+        if played[-1] in ends and full[: len(played)] == list(played):
+            return full, full  # the template's own tokens, whatever it made of the reply's fields
         stop = next((i for i in range(start, len(full)) if full[i] in ends), None)
         if stop is None:
             return None
@@ -98,6 +101,50 @@ class Renderer:
         # A reply that ended by itself carries its end; one that was cut gets the template's.
         bridge = full[stop + 1 :] if played[-1] in ends else full[stop:]
         return [*played, *bridge], full
+
+    @cached_property
+    def end(self) -> int:
+        """The token with which the template closes an assistant's turn: the last thing a reply that is learned must say.
+
+        Where the template closes with no token that ends a reply, the tokenizer's own end: what engines stop at.
+        """
+        ends = self.tokenizer.eos_ids
+        if not ends:
+            raise ModelError(
+                "model.path: its tokenizer has no token that ends a reply, so no reply can be taught to end. Set eos_token in "
+                "tokenizer_config.json, or eos_token_id in generation_config.json"
+            )
+        closed = self.render([_QUESTION, {"role": "assistant", "content": _PROBES[0]}], generate=False)
+        return next((token for token in reversed(closed) if token in ends), min(ends))
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        reply: Message,
+        prompt: Sequence[int],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """The tokens of ``reply`` as the policy would have sampled them behind ``prompt``, with the end of the turn.
+
+        ``prompt`` are the tokens sent for ``messages``. Words are encoded; calls of tools are written by the template, which
+        alone knows their form. Raises :class:`~trinity_core.errors.DataError` where it writes them elsewhere.
+        """
+        if not reply.get("tool_calls"):
+            return [*self.tokenizer.encode(str(reply.get("content") or "")), self.end]
+        opened, full = self.render(messages, tools), self.render([*messages, reply], tools, generate=False)
+        if full[: len(opened)] != opened:
+            raise DataError(
+                "the chat template writes a message with tool_calls elsewhere than behind the turn it opens, so its tokens cannot "
+                "be told from the prompt's. Write the call into the content, as the model is to say it"
+            )
+        words = full[len(opened) :]
+        stop = next((at for at, token in enumerate(words) if token in self.tokenizer.eos_ids), len(words))
+        return [*words[:stop], self.end]
+
+    def document(self, text: str) -> list[int]:
+        """The tokens of a text without any template, behind the token that begins a text where the tokenizer has one."""
+        tokens, begin = self.tokenizer.encode(text), self.tokenizer.bos_id
+        return tokens if begin is None or tokens[:1] == [begin] else [begin, *tokens]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The words of sampled tokens, without special tokens."""

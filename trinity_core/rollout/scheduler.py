@@ -14,6 +14,7 @@ from trinity_core.errors import DataError, RunError
 from trinity_core.protocols import Environment, LiveEngine, RunContext, Taskset, Workflow
 from trinity_core.rollout.attempt import Play, Player, words_of
 from trinity_core.rollout.dispatch import Arrival, Dispatcher, Lockstep
+from trinity_core.rollout.given import record
 from trinity_core.rollout.score import Scorer
 from trinity_core.rollout.seeds import group_id, task_id
 from trinity_core.types import Fault, Group, Invalid, Key, Ok, Role, Sampling, Task
@@ -43,7 +44,8 @@ class Scheduler:
     Each of ``explorer.max_concurrent`` places plays one attempt after the other: the workflow once, in a world of its
     own. A fault is played again in the same place with a seed of its own, ``explorer.retries`` times; its finished
     siblings stay. What an attempt did is never lost: it ends with experiences and a score, or with a
-    :class:`~trinity_core.types.Fault` that says what broke.
+    :class:`~trinity_core.types.Fault` that says what broke. A task that brings its attempts along (``Task.given``) is
+    recorded instead: nothing is sampled and nothing is scored. An evaluation plays it.
     """
 
     def __init__(
@@ -67,6 +69,9 @@ class Scheduler:
         self.player = Player(run, workflow, environment, on_tokens=on_tokens, on_warning=on_warning)
         self.counters, self.apart = self.player.counters, self.player.apart
         """What play has done; what evaluations have."""
+        makers = [part.component for part in run.config.slots("operators").values()]
+        self._unscored = not run.config.slots("rewards") and any(type(maker).makes_pairs for maker in makers)
+        """Whether attempts without a score are of use: somebody compares them, and nothing scores them."""
         self._gate = asyncio.Lock()
         self._arrival = Arrival(engine, wave=run.config.explorer.wave, waves=waves)
 
@@ -110,7 +115,8 @@ class Scheduler:
             )
         limit = max_attempt_tokens or config.sampling.max_attempt_tokens or sampling.max_tokens
         play = Play(stream, sampling, limit, dispatcher, roles)
-        draws = [self._begin(i, opening, tasksets or self.tasksets, len(roles)) for i, opening in enumerate(openings)]
+        slots = tasksets or self.tasksets
+        draws = [self._begin(i, opening, slots, len(roles), stream) for i, opening in enumerate(openings)]
         ended: asyncio.Queue[_Draw | BaseException] = asyncio.Queue()
         runner = asyncio.create_task(self._run(play, draws, ended))
         try:
@@ -124,7 +130,7 @@ class Scheduler:
                 else:
                     draw = await _next(ended)
                 self.player.counters_of(stream).groups += 1
-                yield Played(draw.group, _too_few(draw.group, least))
+                yield Played(draw.group, _too_few(draw.group, least, unscored=self._unscored))
         finally:
             runner.cancel()
             await asyncio.gather(runner, return_exceptions=True)
@@ -143,17 +149,25 @@ class Scheduler:
         await self._arrival.close()
 
     def _begin(
-        self, index: int, opening: tuple[int, str, int], tasksets: Mapping[str, Taskset], attempts: int
+        self, index: int, opening: tuple[int, str, int], tasksets: Mapping[str, Taskset], attempts: int, stream: str
     ) -> _Draw:
         draw, slot, row = opening
         task = task_of(tasksets, slot, row)
         group = Group(group_id(self.run.id, slot, row, draw), task, [], slot=slot, row=row, draw=draw)
+        if not task.given or stream == "play":
+            return _Draw(index, group, 0 if task.given else attempts)
+        if not task.messages:
+            raise DataError(
+                f"eval.tasksets.{slot}[{row}]: a text to be learned asks nothing, so an evaluation cannot play it. Evaluate on "
+                "tasks with messages"
+            )
         return _Draw(index, group, attempts)
 
     async def _run(self, play: Play, draws: list[_Draw], ended: asyncio.Queue[_Draw | BaseException]) -> None:
-        queue = deque((draw, index) for draw in draws for index in range(len(play.roles)))
+        queue = deque((draw, index) for draw in draws if draw.missing for index in range(len(play.roles)))
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._record([draw for draw in draws if not draw.missing], ended))
                 places = min(len(queue), self.run.config.explorer.max_concurrent)
                 for place in range(places):
                     play.dispatcher.enter(place)
@@ -167,6 +181,16 @@ class Scheduler:
         finally:
             # Read only by a play that still waits for a draw, which must not wait for ever.
             ended.put_nowait(RunError("the play ended before all its draws did"))
+
+    async def _record(self, draws: list[_Draw], ended: asyncio.Queue[_Draw | BaseException]) -> None:
+        """Draws of tasks that bring their attempts along."""
+        for draw in draws:
+            try:
+                record(draw.group, self.run.renderer)
+            except DataError as error:
+                raise DataError(f"tasksets.{draw.group.slot}[{draw.group.row}]: {error}") from error
+            ended.put_nowait(draw)
+            await asyncio.sleep(0)  # a step of long texts must not hold up what is played
 
     async def _place(
         self,
@@ -231,9 +255,13 @@ async def _next(ended: asyncio.Queue[_Draw | BaseException]) -> _Draw:
     return item
 
 
-def _too_few(group: Group, least: int) -> str | None:
+def _too_few(group: Group, least: int, *, unscored: bool = False) -> str | None:
+    """Why the group is of no use. What a task brought along needs no score; ``unscored``: nor does what was played."""
     samples = [attempt for attempt in group.attempts if attempt.role == "sample"]
-    scored = sum(isinstance(attempt.score, Ok) for attempt in samples)
+    if group.attempts and not any(attempt.role in ("sample", "greedy") for attempt in group.attempts):
+        return None
+    useful = (Ok, Invalid) if unscored else (Ok,)
+    scored = sum(isinstance(attempt.score, useful) for attempt in samples)
     if scored >= least and all(isinstance(a.score, Ok) for a in group.attempts if a.role == "greedy"):
         return None
     why = next(

@@ -16,7 +16,8 @@ from trinity_core.types import Message
 class HFTokenizer(Tokenizer):
     """Tokenizer of a model folder. ``chat_template``: a file whose template replaces the folder's.
 
-    ``eos_ids`` are the tokenizer's own end token and those of the folder's generation config. Raises
+    ``eos_ids`` are the tokenizer's own end token and those of the folder's generation config; ``bos_id`` is its begin token if it
+    puts one before a plain text (many have one that they never use). Raises
     :class:`ModelError` when the folder has no usable tokenizer; :meth:`render` raises it when there is no chat template.
     """
 
@@ -39,6 +40,8 @@ class HFTokenizer(Tokenizer):
                 ) from error
         self.vocab_size = len(self.hf)
         self.eos_ids = frozenset(self._eos())
+        begins = self.hf.encode("a", add_special_tokens=True)[:1]
+        self.bos_id = begins[0] if begins == [self.hf.bos_token_id] else None
 
     def _eos(self) -> set[int]:
         ids = {self.hf.eos_token_id} - {None}
@@ -77,3 +80,6 @@ class HFTokenizer(Tokenizer):
         backend = getattr(self.hf, "backend_tokenizer", None)
         words = backend.to_str() if backend is not None else json.dumps(sorted(self.hf.get_vocab().items()))
         return hashlib.sha256(json.dumps([words, self.hf.chat_template, sorted(self.eos_ids)]).encode()).hexdigest()
+
+    def vocabulary_digest(self) -> str:
+        return hashlib.sha256(json.dumps(sorted(self.hf.get_vocab().items())).encode()).hexdigest()
