@@ -86,6 +86,8 @@ class Tokenizer:
     vocab_size: int
     eos_ids: frozenset[int]
     """Tokens that end a reply."""
+    bos_id: int | None = None
+    """Token that begins every text, where the tokenizer puts one."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of ``text``, without special tokens added."""
