@@ -62,8 +62,7 @@ def test_head_chunks_change_nothing(make_run: Any, monkeypatch: pytest.MonkeyPat
     whole = gradient(Local().open(make_run("float64")), made)
     from trinity_core.builtins.models import head
 
-    monkeypatch.setattr(head, "CHUNK", 3)
-    monkeypatch.setattr(head.head_outputs, "__kwdefaults__", {"chunk": 3})
+    monkeypatch.setitem(head.head_outputs.__kwdefaults__, "chunk", 3)
     assert distance(gradient(Local().open(make_run("float64")), made), whole) <= 1e-12
 
 

@@ -31,27 +31,38 @@ def head_outputs(
     vocabulary: Vocabulary | None = None,
     extras: Mapping[str, Tensor] | None = None,
     *,
+    teacher: CausalLM | None = None,
+    teacher_NH: Tensor | None = None,
     chunk: int = CHUNK,
 ) -> dict[str, Tensor]:
-    """``logp``, ``entropy`` and the arrays of vocabulary functions, over action tokens.
+    """``logp``, ``entropy``, ``topk:K`` and the arrays of vocabulary functions, over action tokens.
 
     logp is log softmax(logits / T) at the token, in float32 (float64 for float64). ``entropy`` is that of the same
-    distribution, ``entropy_value`` the same without gradient. Raises :class:`RunError` for an output this backend does not have.
+    distribution, ``entropy_value`` the same without gradient; ``topk:K`` gives ``topk_ids`` and ``topk_logp`` [N, K], falling.
+    ``teacher`` and its last hidden states ``teacher_NH``: vocabulary functions find its logits of their chunk, divided by T, in
+    ``aux["teacher_logits_CV"]``. Raises :class:`RunError` for an output this backend does not have.
     """
+    top = [int(name.removeprefix("topk:")) for name in outputs if name.startswith("topk:")]
     unknown = {
         name
         for name in outputs
-        if name not in ("logp", "entropy", "entropy_value") and name.removeprefix("vocab:") not in (vocabulary or {})
+        if name not in ("logp", "entropy", "entropy_value")
+        and not name.startswith("topk:")
+        and name.removeprefix("vocab:") not in (vocabulary or {})
     }
     if unknown:
         raise RunError(
-            f"backend local cannot compute {', '.join(sorted(unknown))}. It has logp, entropy and the loss's vocabulary functions; a critic or a teacher needs another backend"
+            f"backend local cannot compute {', '.join(sorted(unknown))}. Of a language model it has logp, entropy, topk:K and vocabulary functions; value is the critic's"
         )
     wanted = {name: f for name, f in (vocabulary or {}).items() if f"vocab:{name}" in outputs}
     entropy = "entropy" in outputs
 
     def compute(
-        hidden_CH: Tensor, token_C: Tensor, temperature_C: Tensor, extra: Mapping[str, Tensor]
+        hidden_CH: Tensor,
+        token_C: Tensor,
+        temperature_C: Tensor,
+        extra: Mapping[str, Tensor],
+        teacher_CH: Tensor | None,
     ) -> dict[str, Tensor]:
         logits_CV = model.logits(_whole_tiles(hidden_CH, model.compute))[: len(token_C)]
         logits_CV = logits_CV / temperature_C.to(logits_CV.dtype)[:, None]
@@ -62,8 +73,14 @@ def head_outputs(
         if "entropy_value" in outputs:
             with torch.no_grad():
                 found["entropy_value"] = total_C - (torch.softmax(logits_CV, -1) * logits_CV).sum(-1)
+        for number in top:
+            values_CK, found["topk_ids"] = logits_CV.topk(number, dim=-1)
+            found["topk_logp"] = values_CK - total_C[:, None]
+        aux = {"token_C": token_C, **extra}
+        if wanted and teacher is not None and teacher_CH is not None:
+            aux["teacher_logits_CV"] = _taught(teacher, teacher_CH, temperature_C, like=logits_CV)
         for function in wanted.values():
-            found |= function(logits_CV, {"token_C": token_C, **extra})
+            found |= function(logits_CV, aux)
         return found
 
     parts = []
@@ -75,9 +92,19 @@ def head_outputs(
             token_N[piece],
             temperature_N[piece],
             {k: v[piece] for k, v in (extras or {}).items()},
+            None if teacher_NH is None else teacher_NH[piece],
         )
         parts.append(checkpoint(compute, *arguments, use_reentrant=False) if recompute else compute(*arguments))
     return {name: torch.cat([part[name] for part in parts]) if len(parts) > 1 else parts[0][name] for name in parts[0]}
+
+
+@torch.no_grad()
+def _taught(teacher: CausalLM, hidden_CH: Tensor, temperature_C: Tensor, *, like: Tensor) -> Tensor:
+    """The teacher's logits [C, V] at the call's temperature. What its head has beyond the policy's vocabulary is padding: no
+    token of the tokenizer they share stands there."""
+    with teacher.recipe():
+        logits_CV = teacher.logits(_whole_tiles(hidden_CH, teacher.compute))[: len(hidden_CH), : like.shape[-1]]
+    return logits_CV.to(like.dtype) / temperature_C.to(like.dtype)[:, None]
 
 
 def _whole_tiles(hidden_CH: Tensor, compute: torch.dtype) -> Tensor:

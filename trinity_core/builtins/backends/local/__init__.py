@@ -21,7 +21,9 @@ class Local(Backend):
     Weights are float32, matrix products bfloat16 where the hardware has it (``model.dtype``). A group's prompt is computed
     once: prompt and attempts are one row under a block mask. The reference model is a second, frozen copy that is loaded
     when it is first asked for; with adapters it is the model without them. The critic (``critic=value_head``) is the same
-    model with weights of its own, or adapters of its own on a base of its own, and a linear head of one number.
+    model with weights of its own, or adapters of its own on a base of its own, and a linear head of one number. The teacher (``teacher.path``) is a frozen model with
+    the policy's vocabulary; of its distribution only last hidden states are kept, and each chunk of the head turns its part
+    into logits.
     """
 
     micro_tokens: int = 4096
@@ -34,7 +36,17 @@ class Local(Backend):
     """*auto* (CUDA where there is one), *cpu*, *cuda* or *cuda:N*."""
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"old_logp", "ref_logp", "sampler_logp", "entropy", "entropy_grad", "value", "vocab"}
+        {
+            "old_logp",
+            "ref_logp",
+            "sampler_logp",
+            "teacher_logp",
+            "teacher_logits",
+            "entropy",
+            "entropy_grad",
+            "value",
+            "vocab",
+        }
     )
 
     def refuse(self, config: RunConfig) -> str | None:

@@ -20,13 +20,14 @@ from trinity_core.algo.cut import cut
 from trinity_core.algo.forest import ranges
 from trinity_core.builtins.backends.local import state
 from trinity_core.builtins.backends.local.learner import Learner
+from trinity_core.builtins.backends.local.teacher import LocalTeacher
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import Vocabulary, head_outputs
 from trinity_core.builtins.models.packing import pack
 from trinity_core.builtins.models.probe import why_not_shared
 from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.builtins.models.value import ValueModel
-from trinity_core.config.schema import Critic, Model, Optim
+from trinity_core.config.schema import Critic, Model, Optim, Teacher
 from trinity_core.errors import RunError
 from trinity_core.protocols import LiveBackend, RunContext
 from trinity_core.rollout.tokenizer import HFTokenizer
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveLocal(LiveBackend):
-    """A policy and, where asked for, a critic, each with its optimizer; and a reference that is loaded when it is first
+    """A policy and, where asked for, a critic, each with its optimizer; reference and teacher are loaded when they are first
     measured."""
 
     def __init__(
@@ -51,6 +52,7 @@ class LiveLocal(LiveBackend):
         optim: Optim,
         *,
         critic: Critic | None = None,
+        teacher: Teacher | None = None,
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -76,6 +78,9 @@ class LiveLocal(LiveBackend):
         # A checkpoint holds the generator's state: it must be the run's, not the process's.
         torch.manual_seed(seed)
         self._reference: CausalLM | None = None
+        self.teacher: LocalTeacher | None = None
+        if teacher is not None and teacher.path is not None:
+            self.teacher = LocalTeacher(teacher, self.tokenizer, device=config.device)
         self.unshared = why_not_shared(self.policy) if config.share_prefix else "share_prefix is false"
         if config.share_prefix and self.unshared:
             log.warning("backend local computes every prompt once per attempt, not once per group: %s", self.unshared)
@@ -89,24 +94,41 @@ class LiveLocal(LiveBackend):
             nodes.model,
             nodes.optim,
             critic=nodes.critic,
+            teacher=nodes.teacher,
             threads=nodes.threads,
             seed=run.seed,
         )
 
     # measure and update
 
-    def measure(self, batch: TrainBatch, model: str, outputs: frozenset[str]) -> dict[str, NDArray[np.float64]]:
-        """``logp`` and ``entropy`` of the models *policy* and *reference*; ``value`` of the *critic*."""
+    def measure(
+        self, batch: TrainBatch, model: str, outputs: frozenset[str], *, vocabulary: Vocabulary | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Of *policy, reference* and *teacher*: ``logp, entropy, topk:K, hidden, vocab:<name>``; of the *critic*: ``value``.
+        float64, but hidden states stay as they are and ids are integers."""
         batch = self._forest(batch)
-        found: dict[str, NDArray[np.float64]] = {}
+        found: dict[str, NDArray[Any]] = {}
         with torch.no_grad(), self._model(model) as lm:
+            if model == "teacher" and "hidden" in outputs and self.teacher is not None:
+                self.teacher.covers(self.policy)
             for rows in cut(batch, scope="sequence", max_tokens=self.config.micro_tokens):
                 start_B = np.searchsorted(batch.row_N, rows, "left")
                 take_N = ranges(start_B, np.searchsorted(batch.row_N, rows, "right") - start_B)
-                for name, values in self._forward(lm, batch.select(rows), outputs, {}).items():
-                    array = found.setdefault(name, np.full(batch.num_actions, np.nan))
-                    array[take_N] = values.double().cpu().numpy()
+                for name, values in self._forward(lm, batch.select(rows), outputs, vocabulary or {}).items():
+                    if name == "hidden":
+                        values = values if values.dtype == torch.float64 else values.float()
+                    elif values.is_floating_point():
+                        values = values.double()
+                    array = values.cpu().numpy()
+                    if name not in found:
+                        found[name] = np.zeros((batch.num_actions, *array.shape[1:]), array.dtype)
+                    found[name][take_N] = array
+        if "logp" not in outputs:
+            found.pop("logp", None)
         return found or {name: np.zeros(0) for name in outputs}
+
+    def teacher_tokenizer(self) -> HFTokenizer:
+        return self.tokenizer if self.teacher is None else self.teacher.tokenizer
 
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
         if model not in self.learners:
@@ -137,8 +159,11 @@ class LiveLocal(LiveBackend):
             return torch.from_numpy(np.ascontiguousarray(array)).to(lm.device)
 
         extras: Mapping[str, Tensor] = {}
+        taught: dict[str, Any] = {}
         if vocabulary:
             extras = {name: put(array) for name, (array, axis) in batch.extras.items() if axis == "action"}
+            if self.teacher is not None and "teacher_hidden" in batch.measured:
+                taught = {"teacher": self.teacher.model(), "teacher_NH": put(batch.measured["teacher_hidden"])}
         mask = None if packed.mask_RLL is None else put(packed.mask_RLL)[:, None]
         token_N = put(batch.tokens_T[batch.action_N].astype(np.int64))
         temperature_N = put(batch.temperature_N.astype(np.float64))
@@ -151,7 +176,12 @@ class LiveLocal(LiveBackend):
                         f"backend local: the critic gives value, not {', '.join(sorted(outputs - {'value'}))}"
                     )
                 return {"value": lm.value(hidden_NH)}
-            return head_outputs(lm, hidden_NH, token_N, temperature_N, outputs, vocabulary, extras)
+            if outputs == {"hidden"}:
+                return {"hidden": hidden_NH}
+            found = head_outputs(
+                lm, hidden_NH, token_N, temperature_N, outputs - {"hidden"}, vocabulary, extras, **taught
+            )
+            return found | {"hidden": hidden_NH} if "hidden" in outputs else found
 
     @contextlib.contextmanager
     def _model(self, name: str) -> Iterator[CausalLM]:
@@ -162,16 +192,18 @@ class LiveLocal(LiveBackend):
             if self.critic is None:
                 raise RunError("backend local: this run has no critic. Set critic=value_head")
             yield self.critic
+        elif name == "teacher":
+            if self.teacher is None:
+                raise RunError("backend local: this run has no teacher. Set teacher.path to a model")
+            yield self.teacher.model()
         elif name != "reference":
-            raise RunError(f"backend local has the models policy, reference and critic, not {name!r}")
+            raise RunError(f"backend local has the models policy, reference, critic and teacher, not {name!r}")
         elif self.policy.peft is not None:
             with self.policy.base():
                 yield self.policy
         else:
             if self._reference is None:
-                self._reference = CausalLM.load(self.policy.folder, self.model_config, device=self.config.device)
-                self._reference.module.requires_grad_(False)
-                self._reference.narrow()
+                self._reference = CausalLM.frozen(self.policy.folder, self.model_config, device=self.config.device)
             yield self._reference
 
     # delivery and state
@@ -214,10 +246,14 @@ class LiveLocal(LiveBackend):
         if "critic" in self.learners:
             count = sum(p.numel() for p in self.learners["critic"].trained.values())
             told["critic"] = f"value head on weights of its own, {count:,} trained"
+        if self.teacher is not None:
+            told["teacher"] = str(self.teacher.folder)
         return told
 
     def close(self) -> None:
         self._reference = None
+        if self.teacher is not None:
+            self.teacher.close()
         for learner in self.learners.values():
             learner.optimizer.zero_grad(set_to_none=True)
 
