@@ -166,6 +166,12 @@ class LossBatch:
         return self._tensor(uniform_N(self._batch))
 
     @property
+    def keep_N(self) -> Tensor:
+        """False at tokens fixed before the step not to count: their values are 0 whatever a loss returns, and a statistic over
+        the batch leaves them out."""
+        return ~self._dropped_N
+
+    @property
     def ratio_N(self) -> Tensor:
         """``exp(logp − old)``, the difference clamped to ±20 inside (needs ``old_logp``)."""
         if "ratio" not in self._cache:

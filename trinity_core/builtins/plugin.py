@@ -9,7 +9,11 @@ HERE = "trinity_core.builtins"
 
 @hookimpl
 def trinity_tasksets() -> dict[str, str]:
-    return {"guess": f"{HERE}.tasksets.guess:GuessTasks", "numbers": f"{HERE}.tasksets.numbers:Numbers"}
+    return {
+        "conversations": f"{HERE}.tasksets.conversations:Conversations",
+        "guess": f"{HERE}.tasksets.guess:GuessTasks",
+        "numbers": f"{HERE}.tasksets.numbers:Numbers",
+    }
 
 
 @hookimpl
@@ -67,6 +71,18 @@ def trinity_losses() -> dict[str, str]:
         "ppo": f"{HERE}.losses.ppo:PPOClip",
         "importance_sampling": f"{HERE}.losses.importance_sampling:ImportanceSampling",
         "sft": f"{HERE}.losses.sft:SFT",
+        "sppo": f"{HERE}.losses.sppo:SPPO",
+        "sft_is": f"{HERE}.losses.sft_is:SFTImportance",
+        "sft_phi": f"{HERE}.losses.sft_phi:SFTPhi",
+        "dpo": f"{HERE}.losses.dpo:DPO",
+        "ipo": f"{HERE}.losses.ipo:IPO",
+        "hinge": f"{HERE}.losses.hinge:Hinge",
+        "mix": f"{HERE}.losses.mix:Mix",
+        "chord": f"{HERE}.losses.chord:Chord",
+        "clip_cov": f"{HERE}.losses.clip_cov:ClipCov",
+        "kl_cov": f"{HERE}.losses.kl_cov:KLCov",
+        "m2po": f"{HERE}.losses.m2po:M2PO",
+        "jsd": f"{HERE}.losses.jsd:JSD",
         "gspo": f"{HERE}.losses.gspo:GSPO",
         "cispo": f"{HERE}.losses.cispo:CISPO",
         "opmd": f"{HERE}.losses.opmd:OPMD",
@@ -75,7 +91,14 @@ def trinity_losses() -> dict[str, str]:
 
 @hookimpl
 def trinity_corrections() -> dict[str, str]:
-    return {"truncated_is": f"{HERE}.corrections.truncated_is:TruncatedIS"}
+    return {
+        "truncated_is": f"{HERE}.corrections.truncated_is:TruncatedIS",
+        "truncated_is_sequence": f"{HERE}.corrections.truncated_is:TruncatedISSequence",
+        "masked_is": f"{HERE}.corrections.masked_is:MaskedIS",
+        "masked_is_sequence": f"{HERE}.corrections.masked_is:MaskedISSequence",
+        "icepop": f"{HERE}.corrections.masked_is:IcePop",
+        "off_policy_mask": f"{HERE}.corrections.off_policy_mask:OffPolicyMask",
+    }
 
 
 @hookimpl

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trinity_core.errors import ConfigError
+
 Reduction = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 
@@ -17,6 +19,21 @@ class Schedule:
     end: float
     steps: int
     shape: Literal["linear", "cosine"] = "linear"
+
+
+@dataclass(frozen=True)
+class PeakSchedule:
+    """A value that rises and falls with the step: from 0 to ``peak`` in ``warmup`` steps, along half a cosine to ``valley`` in
+    ``decay`` more (0: at once), then ``valley``."""
+
+    peak: float
+    valley: float
+    warmup: int = 0
+    decay: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0 or self.decay < 0:
+            raise ConfigError(f"warmup={self.warmup}, decay={self.decay}: numbers of steps are 0 or more")
 
 
 @dataclass(frozen=True)
@@ -268,6 +285,10 @@ class RunConfig:
     """resume: what to do with differences that nobody typed. (An old value is kept by typing it.)"""
     join: str | None = None
     """explore: the run folder of the trainer to play for."""
+    stages: tuple[str, ...] = ()
+    """Recipes that are run one after the other, each from the weights of the one before."""
+    over: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Words for one stage alone, by its name or number."""
     parts: Mapping[str, Part] = field(default_factory=dict)
     """Every component by its node: ``loss``, ``rewards.math``, ``eval.tasksets.heldout``, ``models.judge.engine``."""
 
