@@ -433,6 +433,8 @@ class Loss(Component):
     """Unit of its values."""
     claims: ClassVar[frozenset[str]] = frozenset()
     """*inert_at_zero_advantage, policy_gradient_at_ratio_1, reads_old_logp*: what the kit tests, both ways."""
+    imitates: ClassVar[bool] = False
+    """It raises the probability of whatever it is given: without an advantage a run needs data that is worth it."""
 
     def needs(self) -> frozenset[Need]:
         return frozenset()

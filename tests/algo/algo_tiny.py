@@ -7,6 +7,7 @@ import torch
 
 from trinity_core.algo.batch import TrainBatch
 from trinity_core.algo.cut import predictor_N
+from trinity_core.algo.loss_batch import OWN_NAMES
 from trinity_core.algo.objective import Objective, accumulate
 from trinity_core.builtins.losses.importance_sampling import ImportanceSampling
 from trinity_core.builtins.losses.ppo import PPOClip
@@ -14,7 +15,7 @@ from trinity_core.builtins.losses.sft import SFT
 from trinity_core.testing.toys import TOY_LOSSES
 from trinity_core.testing.world import VOCAB, World
 
-EVERYTHING = frozenset({"expert", "pairs", "teacher_topk"})
+EVERYTHING = frozenset({"expert", "pairs", "teacher_logits"})
 LOSSES = (
     PPOClip(),
     PPOClip(clip_high=0.28, dual_clip=3.0),
@@ -47,10 +48,10 @@ class Tiny(torch.nn.Module):
         token_N = torch.as_tensor(batch.tokens_T[batch.action_N].astype(np.int64))
         found = {"logp": logp_NV.gather(1, token_N[:, None])[:, 0], "entropy": -(logp_NV.exp() * logp_NV).sum(-1)}
         found["value"] = hidden_N @ self.value
-        aux = {"token_C": token_N, "topk_ids": torch.as_tensor(batch.extras["topk_ids"][0])}
+        aux = {"token_C": token_N, "teacher_logits_CV": torch.as_tensor(batch.measured["teacher_hidden"])}
         for function in objective.vocab().values():
             found |= function(logits_NV, aux)
-        return {name: value for name, value in found.items() if name in objective.outputs or name.startswith("student")}
+        return {name: value for name, value in found.items() if name in objective.outputs or name not in OWN_NAMES}
 
 
 def update(seed: int = 0) -> TrainBatch:

@@ -126,7 +126,7 @@ def test_selecting_cuts_every_array_along():
         for name in ("sampler_logp_N", "temperature_N", "position_N", "call_N", "advantage_N", "keep_N"):
             assert np.array_equal(getattr(part, name)[mine], getattr(batch, name)[theirs], equal_nan=True), name
         assert np.array_equal(part.measured["old_logp"][mine], batch.measured["old_logp"][theirs])
-        assert np.array_equal(part.extras["topk_ids"][0][mine], batch.extras["topk_ids"][0][theirs])
+        assert np.array_equal(part.measured["teacher_hidden"][mine], batch.measured["teacher_hidden"][theirs])
         assert np.array_equal(part.token_weight["own"][mine], batch.token_weight["own"][theirs])
     sides = {tuple(order[pair].tolist()) for pair in part.pairs_P2}
     assert sides == {tuple(pair) for pair in batch.pairs_P2.tolist()}

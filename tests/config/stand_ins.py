@@ -83,6 +83,11 @@ class Pairs(protocols.Loss):
 
 
 @dataclass(frozen=True)
+class Judge(protocols.Operator):
+    makes_pairs = True
+
+
+@dataclass(frozen=True)
 class Valued(protocols.Advantage):
     def needs(self) -> frozenset[str]:
         return frozenset({"value"})

@@ -24,7 +24,7 @@ from trinity_core.testing.toys import TOY_LOSSES, ActorCritic, TwoPopulations
 from trinity_core.testing.world import VOCAB, World, play
 
 torch.set_num_threads(1)
-NEEDS = frozenset({"old_logp", "expert", "pairs", "value", "teacher_topk"})
+NEEDS = frozenset({"old_logp", "expert", "pairs", "value", "teacher_logits"})
 
 
 @dataclasses.dataclass(frozen=True)

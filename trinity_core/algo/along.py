@@ -45,6 +45,29 @@ def following(batch: AdvantageBatch, value_N: NDArray[np.float64], end_A: NDArra
     return _back(result, order)
 
 
+def last(batch: AdvantageBatch, value_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The value at the last action token of each attempt, numbered as in ``reward_A``; 0 where it has none.
+
+    >>> last(AdvantageBatch.of([0, 0, 0], num_actions_A=[2, 0, 1]), np.array([1.0, 2.0, 3.0])).tolist()
+    [2.0, 0.0, 3.0]
+    """
+    order, last_A, _ = _ends(batch)
+    result = np.zeros(len(batch.reward_A))
+    result[batch.attempt_N[order][last_A]] = np.asarray(value_N, dtype=np.float64)[order][last_A]
+    return result
+
+
+def std(batch: AdvantageBatch, value_N: NDArray[np.float64]) -> float:
+    """Population deviation over the own action tokens of the lease; exactly 0 where all are the same up to rounding.
+
+    >>> std(AdvantageBatch.of([1, 0]), np.array([0.1 + 0.2, 0.3]))
+    0.0
+    """
+    own_values = np.asarray(value_N, dtype=np.float64)[own(batch)]
+    differ = len(own_values) and np.ptp(own_values) > TOLERANCE * np.abs(own_values).max()
+    return float(own_values.std()) if differ else 0.0
+
+
 def whiten(batch: AdvantageBatch, value_N: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
     """``(x − mean) / (std + eps)`` over the own action tokens of the lease, population deviation; other tokens get 0.
 
@@ -53,13 +76,12 @@ def whiten(batch: AdvantageBatch, value_N: NDArray[np.float64], eps: float) -> N
     >>> whiten(AdvantageBatch.of([1, 0]), np.array([3.0, 1.0]), 0.0).tolist()
     [1.0, -1.0]
     """
-    own_N = own(batch)
-    own_values = np.asarray(value_N, dtype=np.float64)[own_N]
+    own_N, deviation = own(batch), std(batch, value_N)
     result = np.zeros(len(own_N))
-    if len(own_values) and np.ptp(own_values) > TOLERANCE * np.abs(own_values).max():
+    if deviation > 0:
+        own_values = np.asarray(value_N, dtype=np.float64)[own_N]
         centered = own_values - own_values.mean()
-        centered -= centered.mean()  # second pass: what rounding left in the mean
-        result[own_N] = centered / (np.sqrt(np.mean(centered**2)) + eps)
+        result[own_N] = (centered - centered.mean()) / (deviation + eps)  # the second mean: what rounding left
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,25 +47,25 @@ def constant(batch: AdvantageBatch) -> NDArray[np.bool_]:
     return ~differ[group_A]
 
 
-def std(batch: AdvantageBatch, level: str = "group") -> NDArray[np.float64]:
-    """Sample standard deviation (n − 1) of the rewards of each attempt's group, or of all attempts (``level="batch"``); 0
-    where there are fewer than two."""
+def std(batch: AdvantageBatch, level: str = "group", *, ddof: int = 1) -> NDArray[np.float64]:
+    """Standard deviation of the rewards of each attempt's group, or of all attempts (``level="batch"``): of a sample
+    (``n − 1``), or with ``ddof=0`` of a population; 0 where there are fewer than two."""
     base_A = batch.baseline_A
     if level == "batch":
         rewards = batch.reward_A[base_A]
-        return np.full(len(base_A), rewards.std(ddof=1) if len(rewards) > 1 else 0.0)
+        return np.full(len(base_A), rewards.std(ddof=ddof) if len(rewards) > 1 else 0.0)
     group_A, num_A = _numbers(batch), count(batch)
     square_A = np.bincount(group_A, centered(batch) ** 2, minlength=len(group_A))[group_A]
-    return np.sqrt(square_A / np.maximum(num_A - 1, 1))
+    return np.sqrt(square_A / np.maximum(num_A - ddof, 1))
 
 
-def total(batch: AdvantageBatch, value_A: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of ``value_A`` over the attempts in the baseline of each attempt's group."""
-    group_A = _numbers(batch)
-    sum_A: NDArray[np.float64] = np.bincount(group_A, np.where(batch.baseline_A, value_A, 0.0), minlength=len(group_A))[
-        group_A
-    ]
-    return sum_A
+def total(
+    batch: AdvantageBatch, value_A: NDArray[Any], inside_A: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """Sum of ``value_A`` over the attempts in the baseline of each attempt's group, or over those of ``inside_A``."""
+    group_A, inside_A = _numbers(batch), batch.baseline_A if inside_A is None else inside_A
+    sum_A: NDArray[np.float64] = np.bincount(group_A, np.where(inside_A, value_A, 0.0), minlength=len(group_A))
+    return sum_A[group_A]
 
 
 def largest(batch: AdvantageBatch, value_A: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -62,6 +62,19 @@ def trinity_advantages() -> dict[str, str]:
         "reinforce": f"{HERE}.advantages.reinforce:Reinforce",
         "reinforce_pp": f"{HERE}.advantages.reinforce_pp:ReinforcePlusPlus",
         "opmd": f"{HERE}.advantages.opmd:MirrorDescent",
+        "remax": f"{HERE}.advantages.remax:ReMax",
+        "gae": f"{HERE}.advantages.gae:GeneralizedAdvantage",
+        "asymre": f"{HERE}.advantages.asymre:AsymmetricReinforce",
+        "rec": f"{HERE}.advantages.rec:REC",
+        "maxrl": f"{HERE}.advantages.maxrl:MaxRL",
+        "step_wise_grpo": f"{HERE}.advantages.step_wise_grpo:StepWiseGRPO",
+        "gigpo": f"{HERE}.advantages.gigpo:GroupInGroup",
+        "on_policy_distill": f"{HERE}.advantages.on_policy_distill:OnPolicyDistill",
+        "jsd_sampled": f"{HERE}.advantages.jsd_sampled:SampledJSD",
+        "clip_b": f"{HERE}.advantages.clip_b:ClipB",
+        "clip_v": f"{HERE}.advantages.clip_v:ClipV",
+        "win_rate": f"{HERE}.advantages.win_rate:WinRate",
+        "raft": f"{HERE}.advantages.raft:RewardRanked",
     }
 
 
@@ -71,6 +84,7 @@ def trinity_losses() -> dict[str, str]:
         "ppo": f"{HERE}.losses.ppo:PPOClip",
         "importance_sampling": f"{HERE}.losses.importance_sampling:ImportanceSampling",
         "sft": f"{HERE}.losses.sft:SFT",
+        "reinforce": f"{HERE}.losses.reinforce:PolicyGradient",
         "sppo": f"{HERE}.losses.sppo:SPPO",
         "sft_is": f"{HERE}.losses.sft_is:SFTImportance",
         "sft_phi": f"{HERE}.losses.sft_phi:SFTPhi",

@@ -35,6 +35,7 @@ def check(cfg: DictConfig) -> RunConfig:
     parts = {part.path: part for part in _components(tree)}
     config = build(RunConfig, tree, "", "a run")
     config = dataclasses.replace(config, parts=parts)
+    _refuse_stages(config)
     refuse_combinations(config)
     return config
 
@@ -51,6 +52,17 @@ def _refuse_root_keys(tree: dict[str, Any]) -> None:
         if places := _deeper(tree, str(key), known):
             raise ConfigError(f"{key}: a run has no such option at its root. Did you mean {' or '.join(places)}?")
         raise unknown(str(key), "a run", str(key), known)
+
+
+def _refuse_stages(config: RunConfig) -> None:
+    """A checked config is one run."""
+    if config.stages:
+        raise ConfigError(
+            "stages: this is the config of one run, and each stage has its own: trinity run composes them "
+            "(trinity_core.config.stages). For one run write stages=[]"
+        )
+    if config.over:
+        raise ConfigError(f"over: words for {', '.join(config.over)}, and this run has no stages. Drop over, or write 'stages=[…]' too")
 
 
 def _deeper(tree: Mapping[str, Any], key: str, known: list[str]) -> list[str]:

@@ -87,8 +87,14 @@ class Composer:
         parsed = self.parse(words)
         grammar.refuse_several(parsed)
         forced = [self._normal(override) for override in parsed]
-        try:
+        with self._explaining(parsed):
             return self.loader.load_configuration("run", forced, run_mode=RunMode.RUN, from_shell=False)
+
+    @contextmanager
+    def _explaining(self, parsed: Sequence[Override]) -> Iterator[None]:
+        """What Hydra, OmegaConf and YAML raise, as a :class:`ConfigError`."""
+        try:
+            yield
         except TrinityError:
             raise
         except AssertionError:
@@ -103,7 +109,7 @@ class Composer:
         ``group=null``, which Hydra does not take, as ``~group``."""
         word = override.input_line or ""
         key = override.key_or_group
-        if key == "recipe" and word[:1] == "+":
+        if key == "recipe" and word[:1] == "+" and override.package is None:
             raise ConfigError(f"{word}: a run has one recipe: recipe={override.get_value_string()} (no +)")
         if word == f"{key}=null" and self.loader.repository.group_exists(key):
             return f"~{key}"
@@ -135,7 +141,7 @@ class Composer:
             text = f"{cause.full_key}: {text}"
         return text
 
-    def _explain_order(self, parsed: list[Override]) -> str:
+    def _explain_order(self, parsed: Sequence[Override]) -> str:
         """Hydra answers an addition after a list override with a bare ``AssertionError``."""
         recipes = [o.get_value_string() for o in parsed if o.key_or_group in ("recipe", "algorithm")]
         return (
@@ -153,7 +159,7 @@ class Composer:
         if not typed or not any(o.key_or_group == "recipe" for o in groups):
             return
         touched = {o.key_or_group for o in parsed if o not in groups}
-        for recipe, body, chosen in self._recipes(groups):
+        for recipe, body, chosen in self.recipes(groups):
             for override in typed:
                 group, package = override.key_or_group, override.package
                 key = f"{group}@{package}" if package else group
@@ -179,12 +185,13 @@ class Composer:
     def _is_group(self, override: Override) -> bool:
         return override.package is not None or bool(self.loader.repository.group_exists(override.key_or_group))
 
-    def _recipes(self, groups: list[Override]) -> list[tuple[str, DictConfig, dict[str, Any]]]:
-        """(name, body, what it selects) of every recipe that takes part; selections of included recipes count."""
+    def recipes(self, groups: Sequence[Override]) -> list[tuple[str, DictConfig, dict[str, Any]]]:
+        """(name, body, what it selects) of every recipe that ``groups`` bring in; selections of included recipes count."""
         repo = CachingConfigRepository(self.loader.repository)
-        listed = create_defaults_list(
-            repo=repo, config_name="run", overrides_list=groups, prepend_hydra=True, skip_missing=False
-        )
+        with self._explaining(groups):
+            listed = create_defaults_list(
+                repo=repo, config_name="run", overrides_list=groups, prepend_hydra=True, skip_missing=False
+            )
         paths = [path for d in listed.defaults if (path := d.config_path or "").startswith("recipe/")]
         loaded = [(path, found) for path in paths if (found := repo.load_config(path)) is not None]
         chosen: dict[str, Any] = {}

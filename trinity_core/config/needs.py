@@ -60,6 +60,8 @@ def _teacher(config: RunConfig, need: str, who: str) -> None:
 
 def _data(config: RunConfig, need: str, who: str) -> None:
     """Somebody brings what was not sampled: tasks with attempts of their own, or an operator that makes pairs."""
+    if config.mode == "train":
+        return  # its explorers have the data
     tasksets = config.slots("tasksets")
     given = {role for part in tasksets.values() for role in part.component.gives()}
     if need == "expert" and "expert" not in given:

@@ -176,7 +176,7 @@ def _credit(config: RunConfig) -> None:
             f"algorithm.reduction: loss {name!r} gives one value per {loss.unit}, which is averaged over {loss.unit}s; "
             f"{algorithm.reduction} is for values per token. Write algorithm.reduction=null"
         )
-    if advantage is None and loss.needs() <= {"old_logp"}:
+    if advantage is None and type(loss).imitates:
         given = {role for part in config.slots("tasksets").values() for role in part.component.gives()}
         if config.mode in ("both", "explore") and "expert" not in given:
             raise ConfigError(

@@ -36,10 +36,10 @@ def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, 
         hashes = {str(path.relative_to(aside)): _sha256(path) for path in sorted(aside.rglob("*")) if path.is_file()}
         write_json(aside / META, {"step": step, "sha256": hashes})
         for path in (*(p for p in aside.rglob("*")), aside):
-            _fsync(path)
+            fsync(path)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
-        _fsync(root)
+        fsync(root)
         write_atomic(root / LATEST, final.name + "\n")
     except Exception as error:
         # whatever went wrong (torch and safetensors have errors of their own for a full disk): nothing half-written stays
@@ -89,7 +89,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """A file's bytes, or a folder's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -42,7 +42,7 @@ class Algorithm:
             needs.add("ref_logp")
             if config.algorithm.kl.estimator == "corrected_k3":
                 needs.add("old_logp")
-        if config.algorithm.kl.where == "reward" and self.uses_reference or config.algorithm.kl.target is not None:
+        if (config.algorithm.kl.where == "reward" and self.uses_reference) or config.algorithm.kl.target is not None:
             needs.add("old_logp")
         if config.algorithm.entropy_coef != 0:
             needs.add("entropy_grad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from trinity_core.errors import ConfigError, RunError
@@ -33,6 +34,19 @@ def export(run: Path, folder: Path) -> Path:
         _readable(folder)
     finally:
         backend.close()
+    return folder
+
+
+def export_whole(run: Path, folder: Path) -> Path:
+    """:func:`export`, written aside, synced and renamed: ``folder`` holds all of it or does not exist."""
+    aside = folder.with_name(f".{folder.name}.tmp")
+    if aside.exists():  # of a process that was killed
+        shutil.rmtree(aside)
+    export(run, aside)
+    for path in (*aside.rglob("*"), aside):
+        checkpoint.fsync(path)
+    os.replace(aside, folder)
+    checkpoint.fsync(folder.parent)
     return folder
 
 
