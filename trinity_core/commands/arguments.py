@@ -23,6 +23,9 @@ def run_folder(word: str) -> Path:
     path = Path(word)
     if not path.is_dir():
         raise ConfigError(f"{word}: no such folder. Name the folder of a run")
+    if (path / "stages.json").exists():
+        stages = sorted(file.parent.name for file in path.glob("*/words.json"))
+        raise ConfigError(f"{word}: a run of stages. Name the folder of one: {', '.join(stages) or 'none has begun'}")
     if not (path / "words.json").exists():
         raise ConfigError(f"{word}: not the folder of a run (it has no words.json). Name the folder that a run printed")
     return path

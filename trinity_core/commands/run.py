@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ words:
   +reward@rewards.tag=exact     one more slot of a name of your own (the same reward a second time)
   optim.lr=1e-6                 another value;  ~trackers.console drops a part
   'model.lora={rank: 16}'       words with braces, brackets or spaces are quoted
+  'stages=[stage/sft,stage/grpo]'  recipes one after the other, each from the weights of the one before
+  'over={stage/sft: ["steps=50"]}' words for one stage alone
   out=DIR  resume=DIR  join=DIR
 options:
   -m, --multirun               every combination of the words with several values: seed=0,1 algorithm.group_size=4,8
@@ -46,31 +49,43 @@ def main(argv: Sequence[str]) -> int:
 
         warn_broken()
         if multirun or _asks_for_several(words):
-            if printing:
-                raise ConfigError("--cfg job shows one config: give every word one value")
-            from trinity_core.commands.sweep import plan
-
-            planned = plan(words)
+            job = _several(words, printing)
         else:
-            from trinity_core.config.check import check
+            from trinity_core.commands.stages import job_of
 
-            planned = None
-            words = _expanded(words)
-            cfg = _compose(words)
-            config = check(cfg)
-    if planned is not None:
-        from trinity_core.commands.sweep import sweep
+            job = job_of(words, printing) or _one(words, printing)
+    return job()
 
-        return sweep(planned)
+
+def _several(words: Sequence[str], printing: bool) -> Callable[[], int]:
     if printing:
+        raise ConfigError("--cfg job shows one config: give every word one value")
+    from trinity_core.commands.sweep import plan, sweep
+
+    return partial(sweep, plan(words))
+
+
+def _one(words: Sequence[str], printing: bool) -> Callable[[], int]:
+    """One run, composed and checked."""
+    from trinity_core.config.check import check
+
+    words = _expanded(words)
+    cfg = _compose(words)
+    config = check(cfg)
+
+    def show() -> int:
         from omegaconf import OmegaConf
 
         print(OmegaConf.to_yaml(cfg), end="")
         return 0
-    from trinity_core.run import start
 
-    summary = start(config, words, out=Path(config.out) if config.out else None)
-    return 0 if summary.get("status") == "finished" else 1
+    def run() -> int:
+        from trinity_core.run import start
+
+        summary = start(config, words, out=Path(config.out) if config.out else None)
+        return 0 if summary.get("status") == "finished" else 1
+
+    return show if printing else run
 
 
 def _compose(words: Sequence[str]) -> DictConfig:

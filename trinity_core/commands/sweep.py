@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from trinity_core.config.cells import cells, sweep_words, swept_of
 from trinity_core.config.check import check
 from trinity_core.config.compose import composer
 from trinity_core.config.schema import RunConfig
+from trinity_core.config.stages import Stage, plan_stages
 from trinity_core.errors import ConfigError, TrinityError
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ class Cell:
     shown: str
     """The words that tell it apart."""
     config: RunConfig
+    """Of its first stage, where it has stages."""
     folder: Path
+    stages: Sequence[Stage] = ()
     status: str = "waiting"
     metric: str = ""
 
@@ -57,15 +61,19 @@ def plan(words: Sequence[str]) -> list[Cell]:
         for number, combination in enumerate(combinations):
             shown = " ".join(swept_of(combination, combinations))
             try:
-                composed = loader.compose(combination)
-                combination = [*combination, *_shorter(composed, combination, first=not planned)]
-                config = check(composed)
+                if stages := plan_stages(loader, combination):
+                    config = stages[0].config
+                else:
+                    composed = loader.compose(combination)
+                    combination = [*combination, *_shorter(composed, combination, first=not planned)]
+                    config = check(composed)
             except TrinityError as error:
-                raise type(error)(f"cell {number} ({shown}): {error}\nNothing was started") from error
+                end = "" if "Nothing was started" in str(error) else "\nNothing was started"
+                raise type(error)(f"cell {number} ({shown}): {error}{end}") from error
             for key in ("resume", "join"):
                 if getattr(config, key) is not None:
                     raise ConfigError(f"{key}: a sweep starts new runs. Drop {key}= or -m")
-            planned.append(Cell(number, combination, shown, config, out / str(number)))
+            planned.append(Cell(number, combination, shown, config, out / str(number), stages))
         for cell in planned:
             if cell.folder.exists() and any(cell.folder.iterdir()):
                 raise ConfigError(f"out={out}: {cell.folder} exists and is not empty. Name a new folder")
@@ -103,9 +111,14 @@ def _take_out(words: Sequence[str]) -> tuple[Path, list[str]]:
 def _run(cell: Cell) -> None:
     """One run; whatever ends it is kept in its row and the next one starts."""
     from trinity_core.run import start
+    from trinity_core.run.stages import StagedRun
 
     try:
-        summary = start(cell.config, cell.words, out=cell.folder)
+        if cell.stages:
+            staged = StagedRun.new(cell.stages, cell.words, out=cell.folder)
+            summary = staged.run(partial(print, "---", file=sys.stderr))
+        else:
+            summary = start(cell.config, cell.words, out=cell.folder)
     except KeyboardInterrupt:
         raise
     except Exception as error:

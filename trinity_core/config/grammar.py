@@ -61,7 +61,9 @@ def _unreadable(word: str, following: Sequence[str], error: Exception) -> str:
     said = next((line for line in lines if not line.startswith("Error parsing override")), "")
     said = re.sub(r"^\w*Exception while evaluating .*?: ", "", said)
     hint = QUOTE
-    if "Unknown function" in said:
+    if word.startswith("over"):
+        hint = """Each word of a stage has quotes of its own: 'over={NAME: ["steps=50"]}'"""
+    elif "Unknown function" in said:
         key, _, value = word.partition("=")
         hint = f"""A text with parentheses has quotes of its own: '{key}="{value}"'"""
     elif not any(character in word for character in "{}[]() :\"'"):
