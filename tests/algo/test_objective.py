@@ -332,7 +332,7 @@ def test_statistics_of_parts_merge_to_those_of_the_whole():
         one.total("total", part.sum())
         one.least("low", part)
         one.most("high", part)
-        one.histogram("hist", part)
+        one.ratios("ratio", part)
         return one
 
     whole = stats(values).summary()
@@ -340,7 +340,19 @@ def test_statistics_of_parts_merge_to_those_of_the_whole():
     assert parts == pytest.approx(whole)
     assert whole["mean"] == pytest.approx(values.mean())
     assert (whole["low"], whole["high"]) == (values.min(), values.max())
-    assert whole["hist/p50"] == pytest.approx(np.median(values), abs=0.05)
+    assert whole["ratio"] == pytest.approx(np.exp(values).mean())
+    assert (whole["ratio/min"], whole["ratio/max"]) == (np.exp(values.min()), np.exp(values.max()))
+    for name, q in (("p01", 0.01), ("p50", 0.5), ("p99", 0.99)):
+        exact = np.quantile(values, q, method="inverted_cdf")
+        assert np.log(whole[f"ratio/{name}"]) == pytest.approx(exact, rel=1 / 12)
+
+
+def test_quantiles_of_ratios_are_fine_near_one_and_bounded_far_out():
+    """A ratio of exactly 1 reads 1; one of e^.001 to 1e-5 or a twelfth of .001; one of e^500 as e^20."""
+    for nats, wanted, within in ((0.0, 0.0, 0.0), (1e-3, 1e-3, 1e-4), (-500.0, -20.0, 1e-9)):
+        one = Stats()
+        one.ratios("ratio", np.full(7, nats))
+        assert np.log(one.summary()["ratio/p50"]) == pytest.approx(wanted, abs=within)
 
 
 def test_statistics_with_other_keys_do_not_merge():

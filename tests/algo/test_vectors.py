@@ -100,7 +100,7 @@ def one_token(advantage, d, loss):
 def test_ppo_clips_only_what_would_go_further(advantage, ratio, value, gradient):
     found = one_token(advantage, math.log(ratio), PPOClip())
     assert found[0] == pytest.approx(value) and found[1] == pytest.approx(gradient)
-    clipped = found[2]["metric/clipped_high"] + found[2]["metric/clipped_low"]
+    clipped = found[2]["clip/high"] + found[2]["clip/low"]
     assert clipped == (1.0 if gradient == 0 else 0.0)
 
 

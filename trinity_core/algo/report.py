@@ -13,6 +13,9 @@ from trinity_core.algo.batch import LossOutput, TrainBatch
 from trinity_core.algo.loss_batch import LossBatch
 from trinity_core.algo.stats import Stats
 
+RENAMED = {"clipped_high": "clip/high", "clipped_low": "clip/low"}
+"""Metrics of losses that all of them have under one name."""
+
 
 def report(
     micro: TrainBatch,
@@ -23,9 +26,8 @@ def report(
 ) -> Stats:
     """Statistics of one micro-batch: over tokens that count in the loss, so that metrics obey the loss's own mask.
 
-    ``loss``, ``loss/<term>`` · ``tokens``, ``kept`` · ``kl/old``, ``kl/sampler``, ``kl/ref`` (k1; ``…_k3``) ·
-    ``ratio`` (``/min``, ``/max``) and ``log_ratio/p01, p50, p99`` · ``entropy`` · ``advantage`` · ``metric/<name>`` of the loss
-    · ``correction/<name>`` (mean weight), ``…/truncated``, ``…/kept``.
+    The names are in ``docs/metrics.md``, the same for every algorithm. A loss's metrics are ``metric/<name>``, but its
+    ``clipped_high`` and ``clipped_low`` are ``clip/high`` and ``clip/low``, whatever it clips.
     """
     stats = Stats()
     counted_N = micro.token_weight["all"] != 0
@@ -34,26 +36,8 @@ def report(
     stats.total("loss", sum(float(share.detach()) for share in shares.values()))
     stats.total("tokens", float(counted_N.sum()))
     stats.mean("kept", counted_N)
-    has_logp = "logp" in batch._outputs  # a critic's forward has none
-    logp_N = _numpy(batch.logp_N) if has_logp else np.full(micro.num_actions, np.nan)
-    sources = {"sampler": micro.sampler_logp_N.astype(np.float64)} if has_logp else {}
-    if has_logp and "ref_logp" in micro.measured:
-        sources["ref"] = micro.measured["ref_logp"]
-    if "old" in batch._cache:
-        sources["old"] = _numpy(batch._cache["old"])
-    for name, other_N in sources.items():
-        both_N = counted_N & np.isfinite(other_N) & np.isfinite(logp_N)
-        # old and sampler are who acted: KL(old ‖ π). The reference is where π should stay: KL(π ‖ ref).
-        of_N, to_N = (logp_N, other_N) if name == "ref" else (other_N, logp_N)
-        stats.mean(f"kl/{name}", kl.k1(of_N[both_N], to_N[both_N]))
-        stats.mean(f"kl/{name}_k3", kl.k3(of_N[both_N], to_N[both_N]))
-        if name == "old":
-            d_N = logp_N[both_N] - other_N[both_N]
-            ratio_N = np.exp(np.clip(d_N, -20.0, 20.0))
-            stats.mean("ratio", ratio_N)
-            stats.least("ratio/min", ratio_N)
-            stats.most("ratio/max", ratio_N)
-            stats.histogram("log_ratio", d_N)
+    if "logp" in batch._outputs:  # a critic's forward has none
+        _divergences(stats, micro, batch, counted_N)
     entropy = batch._outputs.get("entropy", batch._outputs.get("entropy_value"))
     if entropy is not None or "entropy" in micro.measured:
         stats.mean("entropy", (_numpy(entropy) if entropy is not None else micro.measured["entropy"])[counted_N])
@@ -62,15 +46,44 @@ def report(
     for name, metric in output.metrics.items():
         values = _numpy(metric)
         values = values[_counted(values, micro, output)]
-        stats.mean(f"metric/{name}", values[~np.isnan(values)])
-    for name, (weight_N, keep_N, truncated_N) in corrections.items():
-        kept_N = _numpy(keep_N).astype(bool)
-        weights_N = _numpy(weight_N)
-        stats.mean(f"correction/{name}", weights_N)
-        stats.most(f"correction/{name}/max", weights_N)
-        stats.mean(f"correction/{name}/truncated", _numpy(truncated_N))
-        stats.mean(f"correction/{name}/kept", kept_N)
+        stats.mean(RENAMED.get(name, f"metric/{name}"), values[~np.isnan(values)])
+    sampled_N = counted_N[~np.isnan(micro.sampler_logp_N)]
+    for name, parts in corrections.items():
+        weight_N, keep_N, truncated_N = (_numpy(part)[sampled_N] for part in parts)
+        stats.mean(f"correction/{name}", weight_N[keep_N > 0])
+        stats.most(f"correction/{name}/max", weight_N[keep_N > 0])
+        stats.mean(f"correction/{name}/truncated", truncated_N)
+        stats.mean(f"correction/{name}/kept", keep_N)
     return stats
+
+
+def _divergences(stats: Stats, micro: TrainBatch, batch: LossBatch, counted_N: NDArray[np.bool_]) -> None:
+    """How far the policy is from who sampled, from where the step began and from the reference: own tokens alone, since what
+    others wrote says nothing about any of these."""
+    logp_N = _numpy(batch.logp_N)
+    others = {"sampler": micro.sampler_logp_N.astype(np.float64), "old": _old(micro, batch)}
+    if "ref_logp" in micro.measured:
+        others["ref"] = micro.measured["ref_logp"]
+    own_N = counted_N & (micro.population_B[micro.row_N] == 1) & np.isfinite(logp_N)
+    for name, other_N in others.items():
+        if other_N is None:
+            continue
+        here_N = own_N & np.isfinite(other_N)
+        # old and sampler are who acted: KL(old ‖ π). The reference is where π should stay: KL(π ‖ ref).
+        of_N, to_N = (logp_N, other_N) if name == "ref" else (other_N, logp_N)
+        stats.mean(f"kl/{name}", kl.k1(of_N[here_N], to_N[here_N]))
+        stats.mean(f"kl/{name}_k3", kl.k3(of_N[here_N], to_N[here_N]))
+        if name == "old":
+            stats.ratios("ratio", logp_N[here_N] - other_N[here_N])
+
+
+def _old(micro: TrainBatch, batch: LossBatch) -> NDArray[np.float64] | None:
+    """Old log-probabilities, also where no part of the loss read them; ``None`` where nobody measured them."""
+    if "old" in batch._cache:
+        return _numpy(batch._cache["old"])
+    if batch._old == "forward":
+        return _numpy(batch.logp_N)
+    return micro.measured.get("old_logp")
 
 
 def _counted(values: NDArray[np.float64], micro: TrainBatch, output: LossOutput) -> NDArray[np.bool_]:

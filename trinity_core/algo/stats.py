@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 
 from trinity_core.errors import DataError
 
-EDGES = np.concatenate([[-np.inf], np.linspace(-2.025, 2.025, 82), [np.inf]])
-"""Edges of the histogram of log-ratios, fixed so that histograms add up; quantiles are read to 0.05 nats."""
+
+def _grid(place: NDArray[Any]) -> NDArray[np.float64]:
+    """Nats at a place of the scale of log-ratios: 20 at ±80, 1e-5 apart around 0, by a sixth of themselves far out."""
+    nats: NDArray[np.float64] = 1e-4 * np.sinh(place * (np.arcsinh(20.0 / 1e-4) / 80))
+    return nats
+
+
+CENTRES = _grid(np.arange(-80, 81))
+"""Of the bins of log-ratios: what a quantile is read as, to a twelfth of itself or 1e-5 nats."""
+EDGES = np.concatenate([[-np.inf], _grid(np.arange(-80, 80) + 0.5), [np.inf]])
+"""Between them; fixed, so that histograms add up."""
 
 
 @dataclass
@@ -39,8 +48,13 @@ class Stats:
     def most(self, key: str, values: NDArray[Any]) -> None:
         self.values[key] = ("max", [float(np.max(values, initial=-np.inf))])
 
-    def histogram(self, key: str, values: NDArray[Any]) -> None:
-        self.values[key] = ("histogram", np.histogram(values, EDGES)[0].astype(float).tolist())
+    def ratios(self, key: str, log_ratios: NDArray[Any]) -> None:
+        """Of ``exp(log_ratios)``, each clamped to ±20 inside: the mean at ``key``, and ``/min, /max, /p01, /p50, /p99``."""
+        near = np.clip(log_ratios, -20.0, 20.0)
+        self.mean(key, np.exp(near))
+        self.least(f"{key}/min", np.exp(near))
+        self.most(f"{key}/max", np.exp(near))
+        self.values[f"{key}/histogram"] = ("histogram", np.histogram(near, EDGES)[0].astype(float).tolist())
 
     def merge(self, other: Stats) -> Stats:
         """Both together. An empty one is neutral; otherwise the keys must be the same."""
@@ -70,7 +84,8 @@ class Stats:
         result: dict[str, float] = {}
         for key, (kind, numbers) in self.values.items():
             if kind == "histogram":
-                result.update({f"{key}/{name}": value for name, value in _quantiles(numbers).items()})
+                stem = key.removesuffix("/histogram")
+                result.update({f"{stem}/{name}": float(np.exp(value)) for name, value in _quantiles(numbers).items()})
             elif kind == "mean":
                 if numbers[1]:
                     result[key] = numbers[0] / numbers[1]
@@ -83,7 +98,5 @@ def _quantiles(counts: list[float]) -> Mapping[str, float]:
     if not sum(counts):
         return {}
     share = np.cumsum(counts) / sum(counts)
-    # the middle of the bin in which the quantile lies; the open bins at the ends give their finite edge
-    middle = np.concatenate([EDGES[1:2], (EDGES[1:-2] + EDGES[2:-1]) / 2, EDGES[-2:-1]])
     wanted = (("p01", 0.01), ("p50", 0.5), ("p99", 0.99))
-    return {name: round(float(middle[int(np.searchsorted(share, q - 1e-12))]), 6) + 0.0 for name, q in wanted}
+    return {name: float(CENTRES[int(np.searchsorted(share, q - 1e-12))]) for name, q in wanted}
