@@ -36,12 +36,16 @@ def trinity_environments() -> dict[str, str]:
 
 @hookimpl
 def trinity_rewards() -> dict[str, str]:
-    return {"exact": f"{HERE}.rewards.exact:Exact"}
+    return {"exact": f"{HERE}.rewards.exact:Exact", "overlong": f"{HERE}.rewards.overlong:Overlong"}
 
 
 @hookimpl
 def trinity_operators() -> dict[str, str]:
-    return {"dynamic_sampling": f"{HERE}.operators.dynamic_sampling:DynamicSampling"}
+    return {
+        "ask_people": f"{HERE}.operators.ask_people:AskPeople",
+        "best_worst": f"{HERE}.operators.best_worst:BestWorst",
+        "dynamic_sampling": f"{HERE}.operators.dynamic_sampling:DynamicSampling",
+    }
 
 
 @hookimpl
@@ -100,6 +104,14 @@ def trinity_losses() -> dict[str, str]:
         "gspo": f"{HERE}.losses.gspo:GSPO",
         "cispo": f"{HERE}.losses.cispo:CISPO",
         "opmd": f"{HERE}.losses.opmd:OPMD",
+        "kimi_opmd": f"{HERE}.losses.kimi_opmd:KimiOPMD",
+        "sapo": f"{HERE}.losses.sapo:SAPO",
+        "topr": f"{HERE}.losses.topr:TOPR",
+        "topr_token": f"{HERE}.losses.topr_token:TokenTOPR",
+        "simplified_ppo": f"{HERE}.losses.simplified_ppo:SimplifiedPPO",
+        "geo_mean": f"{HERE}.losses.geo_mean:GeoMean",
+        "dppo": f"{HERE}.losses.dppo:DPPO",
+        "rec": f"{HERE}.losses.rec:REC",
     }
 
 

@@ -17,7 +17,7 @@ class MirrorDescent(Advantage):
     """``A = R − b``, per attempt, over the ``G`` attempts of the group (OPMD, arXiv:2505.17826, appendix A).
 
     ``baseline: mean`` is ``b = mean_G``; ``logsumexp`` is ``b = τ (log Σ exp(R/τ) − log G)``, the mirror-descent optimum's
-    normaliser (Kimi k1.5, arXiv:2501.12599, eq. 3). A group of one, or of equal rewards, gets exactly 0.
+    normaliser (Kimi k1.5, arXiv:2501.12599, sec. 2.3). A group of one, or of equal rewards, gets exactly 0.
 
     >>> MirrorDescent()(AdvantageBatch.of([1, 0, 0, 0])).advantage.tolist()
     [0.75, -0.25, -0.25, -0.25]

@@ -23,7 +23,7 @@ class ReinforcePlusPlus(Advantage):
     variant for groups: the group's mean leaves the attempt's reward first. A constant group is then not 0: whitening moves
     it by the mean over the lease.
 
-    Shifting every reward changes nothing while γ is 1.
+    Shifting every reward changes nothing while γ is 1, or with the group's mean as baseline.
 
     >>> ReinforcePlusPlus()(AdvantageBatch.of([1, 0], num_actions_A=[1, 3])).advantage.round(4).tolist()
     [1.7321, -0.5774, -0.5774, -0.5774]
@@ -43,8 +43,12 @@ class ReinforcePlusPlus(Advantage):
             raise ConfigError(f"advantage.gamma: {self.gamma} is no discount. Write a number from 0 to 1")
         if self.eps < 0:
             raise ConfigError(f"advantage.eps: {self.eps} must be 0 or more")
+        claims = self.claims
         if self.baseline == "group":  # an attempt alone in its group has no reward left: refused at check
-            object.__setattr__(self, "claims", self.claims | {"needs_group"})
+            claims = claims | {"needs_group"}
+        elif self.gamma < 1:
+            claims = claims - {"shift_invariant"}
+        object.__setattr__(self, "claims", claims)
 
     def needs(self) -> frozenset[str]:
         return frozenset({"token_reward"})
@@ -56,6 +60,5 @@ class ReinforcePlusPlus(Advantage):
             terminal = dataclasses.replace(batch, reward_A=batch.reward_A - penalty_A)
             batch = dataclasses.replace(batch, reward_A=groups.centered(terminal) + penalty_A)
         return_N = along.backward(batch, batch.reward_N(), self.gamma)
-        own_N = along.own(batch)
-        std = float(return_N[own_N].std()) if own_N.any() else 0.0
-        return Credit(along.whiten(batch, return_N, self.eps), per="token", metrics={"return_std": std})
+        metrics = {"return_std": along.std(batch, return_N)}
+        return Credit(along.whiten(batch, return_N, self.eps), per="token", metrics=metrics)
