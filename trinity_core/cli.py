@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("trinity_core.commands.doctor", "look for what is wrong with this installation"),
     "audit": ("trinity_core.commands.audit", "replay a run's ledger and check that nothing was lost or used twice"),
     "digest": ("trinity_core.commands.digest", "one hash of everything a run computed"),
+    "judge": ("trinity_core.commands.judge", "show a run's questions to people and write down what they prefer"),
     "export": ("trinity_core.commands.export", "write a run's policy as a plain model folder"),
     "version": ("trinity_core.commands.version", "print the version"),
 }

@@ -62,7 +62,7 @@ def test_a_name_that_cannot_be_used_says_why_and_what_would_help(kind, name, err
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        ("reward", ["math", "math_boxed", "accuracy", "math_format", "countdown", "overlong"]),
+        ("reward", ["math", "math_boxed", "accuracy", "math_format", "countdown"]),
         ("taskset", ["gsm8k", "countdown"]),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 HOMES: dict[str, dict[str, tuple[str, ...]]] = {
     "trinity-plugin-math-rewards": {
-        "reward": ("math", "math_boxed", "accuracy", "math_format", "countdown", "overlong"),
+        "reward": ("math", "math_boxed", "accuracy", "math_format", "countdown"),
         "taskset": ("gsm8k", "countdown"),
     },
     "trinity-plugin-sql": {

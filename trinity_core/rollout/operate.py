@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -13,19 +14,26 @@ from trinity_core.rollout.outcome import InWorker, place_of
 from trinity_core.rollout.pool import Pool, Spec
 from trinity_core.types import Group
 
+LIMIT_S = 60.0
+"""Time limit of an operator that names none (``timeout_s``)."""
+GRACE_S = 10.0
+"""What an operator that waits has beyond its limit, to end by itself."""
+
 
 class Operators:
     """The run's operators, in order.
 
     ``components`` are configs by slot, ``live`` what their ``open`` gave. A plain ``def __call__`` runs in the reward
-    processes under a hard kill (``timeout_s`` of its class, default 60 s); an ``async def`` runs here, on the live
-    object. One that raises, hangs or returns no list of groups ends the run: which groups are trained must not depend
-    on an accident.
+    processes under a hard kill (``timeout_s``, default 60 s); an ``async def`` runs here, on the live object, and has
+    ``timeout_s`` and a moment of grace: one that waits for others up to its ``timeout_s`` can say itself what came of it.
+    One that raises, hangs or returns no list of groups ends the run: which groups are trained must not depend on an
+    accident.
     """
 
     def __init__(self, components: Mapping[str, Any], live: Mapping[str, Any], pool: Pool) -> None:
         self._pool = pool
         self._live = dict(live)
+        self._limits = {slot: float(getattr(component, "timeout_s", LIMIT_S)) for slot, component in components.items()}
         # An operator that opens into something else holds state, which lives here and nowhere else.
         self._specs = {
             slot: Spec.of(component, f"operators.{slot}")
@@ -55,10 +63,17 @@ class Operators:
                 raise RunError(f"{where}: group {group.id}: {reason}") from (InWorker(trace) if trace else None)
             return [unpack(data) for data in answer["groups"]]
         operator: Operator = self._live[slot]
+        limit = self._limits[slot] + GRACE_S
         try:
-            result = operator(group)
-            result = await result if inspect.isawaitable(result) else result
+            async with asyncio.timeout(limit) as timer:
+                result = operator(group)
+                result = await result if inspect.isawaitable(result) else result
         except Exception as error:
+            if timer.expired():
+                raise RunError(
+                    f"{where}: group {group.id}: it was still waiting after {limit:g} s (its timeout_s and {GRACE_S:g} s). Raise "
+                    "timeout_s, or let it filter the group when nothing comes"
+                ) from error
             said = f"{where}: group {group.id}: {type(error).__name__}: {error}{place_of(error)}"
             raise RunError(said) from error
         if not isinstance(result, list) or not all(isinstance(one, Group) for one in result):

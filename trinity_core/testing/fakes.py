@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,15 +143,25 @@ class Digits(Taskset):
     """Rows; row ``r`` asks for the digit ``r mod 10``."""
     start: int = 0
     """Number of the first row."""
+    demonstrations: bool = False
+    """Give the digit as an expert's answer: the task is recorded, not played."""
+    preferences: bool = False
+    """Give the digit as chosen and another one as rejected."""
 
     def __len__(self) -> int:
         return self.size
+
+    def gives(self) -> frozenset[str]:
+        roles = {"expert"} if self.demonstrations else set()
+        return frozenset(roles | ({"chosen", "rejected"} if self.preferences else set()))
 
     def __getitem__(self, row: int) -> Task:
         if not 0 <= row < self.size:
             raise IndexError(row)
         number = self.start + row
-        return FakeTask(str(number % 10), f"say {number}")
+        task = FakeTask(str(number % 10), f"say {number}")
+        said = {role: str((number + 3 * (role == "rejected")) % 10) for role in sorted(self.gives())}
+        return replace(task, given={role: [{"role": "assistant", "content": text}] for role, text in said.items()})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ class DynamicSampling(Operator):
     """Drops a group whose attempts all score the same: a group baseline gives them no credit (arXiv:2503.14476, 3.2).
 
     Compared are the scores of the sampled attempts, those without a score left out. A dropped group gives its place
-    back, so the step is filled up with others.
+    back, so the step is filled up with others. A group that was given and not sampled stays.
     """
 
     key: str = "score"
@@ -27,18 +27,24 @@ class DynamicSampling(Operator):
             raise ConfigError(f"operators: dynamic_sampling.tolerance: {self.tolerance} is negative")
 
     def __call__(self, group: Group) -> list[Group]:
-        values = []
-        for attempt in group.attempts:
-            if attempt.role != "sample" or not isinstance(attempt.score, Ok):
-                continue
-            if self.key == "score":
-                values.append(attempt.score.value)
-            elif self.key in attempt.score.parts:
-                values.append(attempt.score.parts[self.key])
-            else:
-                parts = ", ".join(sorted(attempt.score.parts)) or "none"
-                raise ConfigError(
-                    f"operators: dynamic_sampling.key: {self.key!r} is no part of the score. Parts: {parts}"
-                )
+        if not any(attempt.role == "sample" for attempt in group.attempts):
+            return [group]
+        values = [value for _, value in scores(group, self.key, "dynamic_sampling")]
         spread = max(values) - min(values) if values else 0.0
         return [group] if spread > self.tolerance else []
+
+
+def scores(group: Group, key: str, who: str) -> list[tuple[int, float]]:
+    """(index, score) of each sampled attempt that has one; ``key`` names a part of the score, or ``score`` the whole."""
+    found = []
+    for index, attempt in enumerate(group.attempts):
+        if attempt.role != "sample" or not isinstance(attempt.score, Ok):
+            continue
+        if key == "score":
+            found.append((index, attempt.score.value))
+        elif key in attempt.score.parts:
+            found.append((index, attempt.score.parts[key]))
+        else:
+            parts = ", ".join(sorted(attempt.score.parts)) or "none"
+            raise ConfigError(f"operators: {who}.key: {key!r} is no part of the score. Parts: {parts}")
+    return found

@@ -46,6 +46,22 @@ def _sort(rng: random.Random) -> Question:
     return "Sort these numbers from smallest to largest: " + ", ".join(map(str, numbers)), answer
 
 
+def _wrong(kind: str, answer: str, question: str, rng: random.Random) -> str:
+    """An answer that somebody might give, and that is not right."""
+    if kind == "sum":
+        return str(int(answer) + rng.choice((-2, -1, 1, 2)))
+    if kind == "first_letter":
+        letters = sorted(set(question.split('"')[1]) - {answer})
+        return rng.choice(letters)
+    if kind == "largest":
+        numbers = question.rstrip("?").rpartition(": ")[2].split(", ")
+        return rng.choice([number for number in numbers if number != answer])
+    digits = answer.split(", ")
+    while ", ".join(digits) == answer:
+        rng.shuffle(digits)
+    return ", ".join(digits)
+
+
 _KINDS: dict[str, Callable[[random.Random], Question]] = {
     "largest": _largest,
     "sum": _sum,
@@ -66,6 +82,10 @@ class Numbers(Taskset):
     Kinds: *largest* of three two-digit numbers, *sum* of three digits, *first_letter* of one of 38 words, *sort* three
     digits. The chat opens with a worked example: without one a small model explains instead of answering, and a strict
     reward has no signal. Questions of the test split never occur in the train split; within a split they may repeat.
+
+    With ``demonstrations`` each task brings its right answer along to be learned, with ``preferences`` a pair of the right
+    answer and a plausible wrong one (another of the numbers, a sum off by one or two, another letter of the word, another
+    order). Such tasks are recorded, not played; an evaluation plays them.
     """
 
     kind: Literal["largest", "sum", "first_letter", "sort"] = "largest"
@@ -78,6 +98,10 @@ class Numbers(Taskset):
     """Worked examples before the question: always the same ones, none of them a test question."""
     seed: int = 0
     """Another seed, other rows: splits stay apart."""
+    demonstrations: bool = False
+    """Give the right answer as an expert's."""
+    preferences: bool = False
+    """Give the right answer as chosen and a wrong one as rejected."""
 
     def __post_init__(self) -> None:
         if self.shots < 0 or self.size < 0:
@@ -85,6 +109,10 @@ class Numbers(Taskset):
 
     def __len__(self) -> int:
         return self.size
+
+    def gives(self) -> frozenset[str]:
+        roles = {"expert"} if self.demonstrations else set()
+        return frozenset(roles | ({"chosen", "rejected"} if self.preferences else set()))
 
     def __getitem__(self, row: int) -> Task:
         if not 0 <= row < self.size:
@@ -95,7 +123,15 @@ class Numbers(Taskset):
         for shown, solution in examples:
             messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": solution}]
         messages.append({"role": "user", "content": question})
-        return Task(f"{self.kind}-{self.split}-{self.seed}-{row}", tuple(messages), answer)
+        name = f"{self.kind}-{self.split}-{self.seed}-{row}"
+        return Task(name, tuple(messages), answer, given=self._given(row, question, answer))
+
+    def _given(self, row: int, question: str, answer: str) -> dict[str, list[Message]]:
+        said = dict.fromkeys(sorted(self.gives()), answer)
+        if self.preferences:  # drawn apart, so that the questions stay the same
+            rng = random.Random(f"{self.seed}/{self.kind}/{self.split}/{row}/wrong")
+            said["rejected"] = _wrong(self.kind, answer, question, rng)
+        return {role: [{"role": "assistant", "content": text}] for role, text in said.items()}
 
     def _examples(self) -> list[Question]:
         rng = random.Random(_EXAMPLE_SEED)

@@ -27,7 +27,10 @@ def rows_are_tasks(component: Any, tmp: Path) -> None:
         for row in _rows(live):
             task = live[row]
             require(isinstance(task, Task), f"[{row}] is a {type(task).__name__}, not a Task")
-            require(len(task.messages) > 0, f"[{row}] has no messages")
+            require(
+                len(task.messages) > 0 or task.given,
+                f"[{row}] has no messages: only a text to be learned can do without",
+            )
             for message in task.messages:
                 fits = isinstance(message.get("role"), str) and message.get("content") is not None
                 require(fits, f"[{row}]: a message needs role and content, got {message!r}")
@@ -85,6 +88,47 @@ def no_gold_answer_is_empty(component: Any, tmp: Path) -> None:
         require(not empty, f"rows {empty[:5]} have an empty gold answer: use None where there is none")
 
 
+def given_roles_are_announced(component: Any, tmp: Path) -> None:
+    """``gives()`` says before a run what its tasks bring along, and every task brings just that."""
+    announced = component.gives()
+    known = {"expert", "chosen", "rejected"}
+    require(announced <= known, f"gives() says {', '.join(sorted(announced - known))}: roles are {', '.join(sorted(known))}")
+    pair = announced & {"chosen", "rejected"}
+    require(len(pair) != 1, f"gives() says {', '.join(pair)} alone: a pair has both sides")
+    with opened("taskset", component, tmp) as live:
+        for row in _rows(live):
+            found = set(live[row].given)
+            require(
+                found == announced,
+                f"[{row}].given has {', '.join(sorted(found)) or 'nothing'}, and gives() says "
+                f"{', '.join(sorted(announced)) or 'nothing'}",
+            )
+
+
+def given_data_can_be_learned(component: Any, tmp: Path) -> None:
+    """What a task gives becomes attempts whose only action tokens are the assistant's, in the form the policy would say it."""
+    from trinity_core.rollout.given import record
+    from trinity_core.testing.fakes import FakeRun
+    from trinity_core.types import Group, Origin
+
+    if not component.gives():
+        raise NotApplicable("its tasks are played; they bring nothing along")
+    renderer = FakeRun(dir=tmp).renderer
+    with opened("taskset", component, tmp) as live:
+        for row in _rows(live):
+            group = Group("run/kit", live[row], [])
+            record(group, renderer)
+            require(bool(group.attempts), f"[{row}] gives no attempt")
+            for attempt in group.attempts:
+                require(attempt.num_actions > 0, f"[{row}]: the {attempt.role} attempt has nothing to learn")
+                for experience in attempt.experiences:
+                    told = set(experience.origin_T[experience.action_T].tolist())
+                    require(told == {int(Origin.TARGET)}, f"[{row}]: the {attempt.role} attempt holds sampled tokens")
+            for chosen, rejected in group.pairs:
+                sides = [group.attempts[side].experiences[0].tokens_T.tolist() for side in (chosen, rejected)]
+                require(sides[0] != sides[1], f"[{row}]: chosen and rejected are the same: there is nothing to prefer")
+
+
 RULES = {
     "has tasks": has_tasks,
     "rows are tasks": rows_are_tasks,
@@ -93,4 +137,6 @@ RULES = {
     "tasks survive the codec": data_is_plain,
     "rows outside are refused": rows_outside_are_refused,
     "no gold answer is empty": no_gold_answer_is_empty,
+    "given roles are announced": given_roles_are_announced,
+    "given data can be learned": given_data_can_be_learned,
 }

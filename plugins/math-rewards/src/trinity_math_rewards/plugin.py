@@ -16,7 +16,6 @@ def trinity_rewards() -> dict[str, str]:
         "math": "trinity_math_rewards.math:Math",
         "math_boxed": "trinity_math_rewards.math:MathBoxed",
         "math_format": "trinity_math_rewards.shape:MathFormat",
-        "overlong": "trinity_math_rewards.shape:Overlong",
     }
 
 
