@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from trinity_core.algo.accumulate import linearize, send
 from trinity_core.algo.batch import TrainBatch
 from trinity_core.algo.cut import cut
-from trinity_core.algo.loss_batch import LossBatch, Tape
+from trinity_core.algo.loss_batch import LossBatch
 from trinity_core.algo.objective import Objective
 from trinity_core.algo.reduce import REDUCTIONS, set_weights
+from trinity_core.algo.stats import Stats
 from trinity_core.protocols import Loss
-from trinity_core.testing.rules import NotApplicable, require
-from trinity_core.testing.world import World
+from trinity_core.testing.contracts._differences import DRAWS, REACH, REACH_ON_POLICY, compare
+from trinity_core.testing.rules import require
+from trinity_core.testing.world import Outcome, World
 
 EXACT = 1e-11
 """Relative difference allowed between two ways to the same float64 gradient."""
@@ -44,59 +48,143 @@ def is_declared_right(loss: Loss) -> None:
 
 
 def gradient_agrees_with_finite_differences(loss: Loss) -> None:
-    """Autograd's gradient of every output of the forward is that of central differences, in float64, with all that passes
-    through ``batch.detach`` held. A bare ``.detach()`` fails here."""
-    for old in ("measured", "forward"):
-        objective = Objective.of(loss, old=old)
-        for seed in range(20):  # a kink between two differences says nothing: draw again
-            verdict = _difference(objective, world_of(loss, seed))
-            if verdict is None:
-                break
-            require(
-                verdict == "kink", f"old={old}: {verdict}. A constant must go through batch.detach(x), never x.detach()"
-            )
-        else:
-            raise AssertionError(
-                "20 draws of a random batch all had a kink within 1e-6: is a value compared with itself?"
-            )
+    """Autograd's gradient of every output of the forward is that of central differences in float64, to 1e-6 of its norm,
+    with all that passes through ``batch.detach`` held: near the old policy, far from it, and on-policy.
+
+    Points nearer to a kink than 1e-3 are drawn again. On-policy there is one point only, so there a gradient at a kink must
+    lie between its two sides. A bare ``.detach()``, ``.data`` or ``torch.no_grad()`` is not held, and fails here.
+    """
+    for spread in (0.05, 0.4, 1.5):
+        _agrees(loss, Objective.of(loss), spread)
+    _agrees(loss, Objective.of(loss, old="forward"), 0.4)
 
 
-def _difference(objective: Objective, world: World, step: float = 1e-6) -> str | None:
-    leaves = world.leaves(objective)
-    tape = Tape()
-    share, _ = objective(world.batch, leaves, detach=tape)
-    require(share.requires_grad, "the loss has no gradient at all: did everything pass through detach?")
-    found = torch.autograd.grad(share, list(leaves.values()), allow_unused=True)
-    base = float(share.detach())
-
-    def at(name: str, flat: int, by: float) -> float:
-        moved = {key: leaf.detach().clone() for key, leaf in leaves.items()}
-        moved[name].view(-1)[flat] += by
-        return float(objective(world.batch, moved, detach=tape.rewind())[0])
-
-    for name, exact in zip(leaves, found):
-        gradient = torch.zeros_like(leaves[name]) if exact is None else exact
-        scale = max(float(gradient.abs().max()), 1e-3)
-        for flat, analytic in enumerate(gradient.reshape(-1).tolist()):
-            above, below = at(name, flat, step), at(name, flat, -step)
-            numeric = (above - below) / (2 * step)
-            if abs(numeric - analytic) > 1e-5 * scale + 1e-8 * max(abs(base), 1.0):
-                if abs(above - 2 * base + below) / step > 1e-2 * scale:
-                    return "kink"
-                return f"d loss / d {name}[{flat}] is {analytic:.8g} by autograd, {numeric:.8g} by finite differences"
-    return None
+def _agrees(loss: Loss, objective: Objective, spread: float) -> None:
+    on_policy = objective.old == "forward"
+    where = "on-policy" if on_policy else f"{spread:g} nats from the old policy"
+    kinks = flat = 0
+    for seed in range(DRAWS):
+        found = compare(objective, world_of(loss, seed, spread=spread), REACH_ON_POLICY if on_policy else REACH)
+        if found.flat:
+            flat += 1
+            continue
+        kinked_J = found.kinked_J
+        if kinked_J.any() and not on_policy:
+            kinks += 1
+            continue
+        wrong = found.wrong(~kinked_J) or found.wrong_side(kinked_J)
+        again = (
+            f" ({kinks} of {seed + 1} random batches had a kink within {REACH:g} and were drawn again)" if kinks else ""
+        )
+        require(
+            not wrong,
+            f"{where}: {wrong}{again}. Something stops a gradient outside batch.detach: write batch.detach(x), never "
+            "x.detach(), x.data or torch.no_grad()",
+        )
+        return
+    require(flat < DRAWS, f"{where}: the loss has no gradient at all in {DRAWS} random batches. Is all of it detached?")
+    raise AssertionError(
+        f"{where}: {kinks} of {DRAWS} random batches have a kink within {REACH:g} (the two one-sided differences disagree) and "
+        f"{flat} no gradient, so none can be tested. Is a value rounded, or compared with itself or with a live value of another token?"
+    )
 
 
 def cuts_change_nothing(loss: Loss) -> None:
-    """Loss and gradient are the same in one micro-batch and in many (cut between units of the loss's scope)."""
-    if loss.scope == "batch":
-        raise NotApplicable("its scope is the whole batch: it is never cut (two passes are)")
+    """Loss and gradient are the same in one micro-batch and in many, as a backend plans them: cut between units of the loss's
+    scope, in two passes where a unit does not fit (scope batch never does)."""
     world, objective = world_of(loss), Objective.of(loss)
     whole = world.gradient(objective)
     for budget in (1, 12, 25):
-        cuts = cut(world.batch, scope=loss.scope, max_tokens=budget)
-        parts = world.gradient(objective, cuts=cuts)
+        two_pass = loss.scope == "batch"
+        cuts = cut(world.batch, scope="sequence" if two_pass else loss.scope, max_tokens=budget)
+        parts = world.gradient(objective, cuts=cuts, two_pass=two_pass)
         _same(f"cut into {len(cuts)} micro-batches", whole, parts)
+
+
+def ranks_change_nothing(loss: Loss) -> None:
+    """The shares of two ranks sum to those of one, with the same statistics: each rank has whole units of the scope, an uneven
+    number, or nothing; in two passes, outputs are gathered and each rank sends back what it forwarded, cut anywhere."""
+    world, objective = world_of(loss), Objective.of(loss)
+    whole = world.gradient(objective)
+    for first in (slice(0, None, 2), slice(0, 1), slice(0, 0)):
+        if loss.scope != "batch":
+            direct = [_rank(world, objective, rows) for rows in _dealt(world.batch.unit_B(loss.scope), first)]
+            summed = Outcome(
+                sum(part.loss for part in direct),
+                np.sum([part.gradient for part in direct], axis=0),
+                Stats.merged(part.stats for part in direct),
+            )
+            _same("over two ranks", whole, summed)
+            _same_stats(whole.stats, summed.stats)
+        ranks = _dealt(np.arange(len(world.batch)), first)
+        _same("over two ranks in two passes", whole, _gathered(world, objective, ranks))
+
+
+def _dealt(unit_B: NDArray[np.int64], first: slice) -> list[NDArray[np.int64]]:
+    """Rows of two ranks: the first has these units, the second all others."""
+    mine_B = np.isin(unit_B, np.unique(unit_B)[first])
+    return [np.flatnonzero(mine_B), np.flatnonzero(~mine_B)]
+
+
+def _rank(world: World, objective: Objective, rows: NDArray[np.int64]) -> Outcome:
+    part = world.batch.select(rows)
+    return world.gradient(objective, batch=part, cuts=[*cut(part, scope=objective.scope, max_tokens=12), np.arange(0)])
+
+
+def _gathered(world: World, objective: Objective, ranks: list[NDArray[np.int64]]) -> Outcome:
+    logits_NV, value_N = (torch.tensor(array, requires_grad=True) for array in (world.logits_NV, world.value_N))
+    parts = [world.outputs(objective, world.batch.select(rows), logits_NV, value_N) for rows in ranks]
+    outputs = {name: torch.cat([part[name].detach() for part in parts]) for name in parts[0]}
+    weights, loss, stats = linearize(objective, world.batch.select(np.concatenate(ranks)), outputs)
+    start = 0
+    for part in parts:
+        stop = start + len(part["logp"])
+        send(part, {name: weight[start:stop] for name, weight in weights.items()})
+        start = stop
+    grads = [np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy() for leaf in (logits_NV, value_N)]
+    return Outcome(loss, np.concatenate([grad.ravel() for grad in grads]), stats)
+
+
+def _same_stats(one: Stats, other: Stats) -> None:
+    mine, theirs = one.summary(), other.summary()
+    for name in sorted(mine.keys() | theirs.keys()):
+        away = abs(mine.get(name, np.inf) - theirs.get(name, np.inf))
+        require(
+            away <= 1e-9 * max(1.0, abs(mine.get(name, 0.0))),
+            f"over two ranks, {name} is {theirs.get(name)}, over one {mine.get(name)}. A metric has one value per unit",
+        )
+
+
+def padding_changes_nothing(loss: Loss) -> None:
+    """Tokens after the last action of a sequence, and sequences without any action, have no part in loss or gradient."""
+    world, objective = world_of(loss), Objective.of(loss)
+    _same("with padding", world.gradient(objective), world.gradient(objective, batch=_padded(world.batch)))
+
+
+def _padded(batch: TrainBatch) -> TrainBatch:
+    """The batch with one to three tokens after each sequence, and a sequence of three more at the end."""
+    rows, pad_B = len(batch), np.arange(len(batch)) % 3 + 1
+    tokens = np.insert(batch.tokens_T, np.repeat(batch.offsets_B1[1:], pad_B), 6)
+    offsets_B1 = np.concatenate([[0], np.cumsum(batch.lengths_B() + pad_B)])
+    before_B = offsets_B1[:-1] - batch.offsets_B1[:-1]
+
+    def more(array_B: NDArray[Any], value: Any) -> NDArray[Any]:
+        return np.append(array_B, np.array([value], dtype=array_B.dtype))
+
+    return dataclasses.replace(
+        batch,
+        tokens_T=np.concatenate([tokens, np.full(3, 6, tokens.dtype)]),
+        offsets_B1=np.append(offsets_B1, offsets_B1[-1] + 3),
+        action_N=batch.action_N + before_B[batch.row_N],
+        group_B=more(batch.group_B, batch.group_B.max() + 1),
+        attempt_B=more(batch.attempt_B, batch.attempt_B.max() + 1),
+        population_B=more(batch.population_B, 1),
+        parent_B=more(batch.parent_B, -1),
+        prefix_len_B=more(batch.prefix_len_B, 0),
+        attempt_key_B=more(batch.attempt_key_B, rows),
+        reward_B=more(batch.reward_B, np.nan),
+        sequence_weight={name: more(weight_B, 0.0) for name, weight_B in batch.sequence_weight.items()},
+    )
 
 
 def order_changes_nothing(loss: Loss) -> None:
@@ -139,37 +227,44 @@ def kernel_reduces(loss: Loss) -> None:
 
 
 def garbage_outside_action_tokens_changes_nothing(loss: Loss) -> None:
-    """Prompts, and whatever was measured at dropped tokens, have no part in loss or gradient."""
+    """Prompts, and whatever was measured at dropped tokens, have no part in loss or gradient. Where a token's value depends on
+    its whole unit, whole units are dropped; a loss of the batch must at least stay finite."""
     world, objective = world_of(loss), Objective.of(loss)
-    dropped_N = np.zeros(world.batch.num_actions, dtype=np.bool_)
-    if loss.scope == "token":
-        dropped_N[::3] = True
+    dropped_N = np.arange(world.batch.num_actions) % 3 == 0
+    if loss.scope not in ("token", "batch"):
+        unit_B = world.batch.unit_B(loss.scope)
+        dropped_N = np.isin(unit_B, np.unique(unit_B)[::3])[world.batch.row_N]
     world.batch.keep_N = ~dropped_N
     set_weights(world.batch, loss.reduction, max_attempt_tokens=8)
     clean = world.gradient(objective)
-    spoilt = _spoilt(world.batch, dropped_N)
-    after = world.gradient(objective, batch=spoilt)
+    after = world.gradient(objective, batch=_spoilt(world.batch, dropped_N))
     require(
         np.isfinite(after.loss) and np.isfinite(after.gradient).all(),
         f"NaN outside the counted action tokens reached the {'loss' if not np.isfinite(after.loss) else 'gradient'}",
     )
+    if loss.scope == "batch":
+        clean = world.gradient(objective, batch=_spoilt(world.batch, np.zeros_like(dropped_N)))
+        after = world.gradient(objective)
     _same("with garbage outside action tokens", clean, after)
 
 
-def _spoilt(batch: TrainBatch, dropped_N: Any) -> TrainBatch:
+def _spoilt(batch: TrainBatch, dropped_N: NDArray[np.bool_]) -> TrainBatch:
     tokens_T = batch.tokens_T.copy()
     tokens_T[np.setdiff1d(np.arange(len(tokens_T)), batch.action_N)] = 6
-    measured = {name: _nan_at(dropped_N, array) for name, array in batch.measured.items()}
-    advantage_N = None if batch.advantage_N is None else np.where(dropped_N, np.nan, batch.advantage_N)
-    returns_N = None if batch.returns_N is None else np.where(dropped_N, np.nan, batch.returns_N)
+
+    def spoil(array_N: NDArray[Any] | None) -> Any:
+        return array_N if array_N is None or array_N.ndim > 1 else np.where(dropped_N, np.nan, array_N)
+
+    lost_B = np.bincount(batch.row_N[~dropped_N], minlength=len(batch)) == 0
     return dataclasses.replace(
-        batch, tokens_T=tokens_T, measured=measured, advantage_N=advantage_N, returns_N=returns_N
+        batch,
+        tokens_T=tokens_T,
+        measured={name: spoil(array_N) for name, array_N in batch.measured.items()},
+        advantage_N=spoil(batch.advantage_N),
+        returns_N=spoil(batch.returns_N),
+        sampler_logp_N=spoil(batch.sampler_logp_N),
+        reward_B=np.where(lost_B, np.nan, batch.reward_B),
     )
-
-
-def _nan_at(dropped_N: Any, array: Any) -> Any:
-    """The array, NaN at the dropped tokens: measured arrays are (N) or (N, …)."""
-    return np.where(dropped_N.reshape(-1, *[1] * (array.ndim - 1)), np.nan, array)
 
 
 def empty_part_is_zero(loss: Loss) -> None:
@@ -210,6 +305,8 @@ def claim_policy_gradient_at_ratio_1(loss: Loss) -> None:
         world = world_of(loss, seed)
         objective = Objective.of(loss, old="forward")
         leaves = world.leaves(objective)
+        now_N = leaves["logp"].detach().numpy()
+        world.batch.sampler_logp_N = np.where(np.isnan(world.batch.sampler_logp_N), np.nan, now_N)
         share, _ = objective(world.batch, leaves)
         gradient = torch.autograd.grad(share, [leaves["logp"]], allow_unused=True)[0]
         found = np.zeros(world.batch.num_actions) if gradient is None else gradient.numpy()
@@ -225,12 +322,13 @@ def claim_policy_gradient_at_ratio_1(loss: Loss) -> None:
 
 def claim_reads_old_logp(loss: Loss) -> None:
     """``reads_old_logp``: the gradient depends on the old log-probabilities; without the claim it does not."""
-    world, objective = world_of(loss), Objective.of(loss)
-    before = world.gradient(objective)
-    world.batch.measured["old_logp"] = (
-        world.batch.measured["old_logp"] + 0.05 * np.arange(world.batch.num_actions) % 0.3
-    )
-    moved = before.differs(world.gradient(objective))
+    moved = 0.0
+    for seed in range(3):
+        world, objective = world_of(loss, seed), Objective.of(loss)
+        before = world.gradient(objective)
+        shift_N = (0.05 * np.arange(world.batch.num_actions)) % 0.3
+        world.batch.measured["old_logp"] = world.batch.measured["old_logp"] + shift_N
+        moved = max(moved, before.differs(world.gradient(objective)))
     _claim(loss, "reads_old_logp", moved > 1e-6, f"other old log-probabilities move the gradient by {moved:.3g}")
 
 
@@ -241,11 +339,15 @@ def _claim(loss: Loss, claim: str, holds: bool, evidence: str) -> None:
         require(not holds, f"does not claim {claim}, but it holds ({evidence}). Add it to claims")
 
 
-def _same(how: str, one: Any, other: Any, factor: float = 1.0) -> None:
+def _same(how: str, one: Outcome, other: Outcome, factor: float = 1.0) -> None:
     away = one.differs(other, factor)
     require(
         away <= EXACT,
         f"{how}: the gradient differs by {away:.3g} of its size (allowed {EXACT:g}). Values must depend on their own unit of the declared scope only",
+    )
+    require(
+        abs(one.loss - other.loss / factor) <= 1e-10 * max(1.0, abs(one.loss)),
+        f"{how}: the loss is {other.loss / factor:.12g}, not {one.loss:.12g}",
     )
 
 
@@ -253,7 +355,9 @@ RULES = {
     "is declared right": is_declared_right,
     "gradient agrees with finite differences": gradient_agrees_with_finite_differences,
     "cuts change nothing": cuts_change_nothing,
+    "ranks change nothing": ranks_change_nothing,
     "order changes nothing": order_changes_nothing,
+    "padding changes nothing": padding_changes_nothing,
     "two passes change nothing": two_passes_change_nothing,
     "the kernel reduces": kernel_reduces,
     "garbage outside action tokens changes nothing": garbage_outside_action_tokens_changes_nothing,
