@@ -334,7 +334,8 @@ class Weights:
     version: int
     kind: Literal["module", "tensors", "folder", "adapter", "handle"]
     payload: Any
-    """A shared module, ``{name: tensor}`` (a copy), a safetensors folder, an adapter folder, a remote handle."""
+    """A shared module; ``{name: tensor}`` (a copy); a safetensors folder (its path, a string); adapters, as one or the other; a
+    remote handle."""
     digest: int | None = None
     """Sum mod 2^64 over all tensors of the elements' bit patterns in the dtype sent."""
 

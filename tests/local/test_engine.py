@@ -14,7 +14,6 @@ from tests.local.helpers import batch, objective
 from trinity_core.builtins.backends.local import Local
 from trinity_core.builtins.engines.hf import HF
 from trinity_core.builtins.engines.hf_sample import draw
-from trinity_core.config.schema import Lora
 from trinity_core.errors import DataError, DeliveryError, ModelError, RunError
 from trinity_core.rollout.seeds import seed_of
 from trinity_core.types import Key, Request, Sampling, Weights
@@ -194,18 +193,6 @@ def test_receipts_say_how_they_know(make_run: Any, tmp_path: Any) -> None:
         asyncio.run(engine.load(Weights(2, "handle", object())))
     with pytest.raises(ModelError, match=r"model\.path"):
         asyncio.run(engine.load(Weights(2, "tensors", {"w": torch.zeros(1)})))
-
-
-def test_a_copy_of_adapters_is_the_merged_model(make_run: Any) -> None:
-    run = make_run(lora=Lora(rank=4, alpha=8.0))
-    backend, shared = pair(run)
-    backend.update(batch(), "policy", objective(), lr_scale=50.0)
-    backend.update(batch(), "policy", objective(), lr_scale=50.0)
-    copied = pair_of(backend, run)
-    tokens_T = np.arange(10, 30, dtype=np.int32)
-    a, b = (asyncio.run(engine.score(tokens_T)).logp_T[1:] for engine in (shared, copied))
-    base = asyncio.run(HF().open(run).score(tokens_T)).logp_T[1:]
-    assert np.abs(a - b).max() < 1e-5 < np.abs(a - base).max()
 
 
 def test_broken_weights_are_an_error_and_not_a_token() -> None:

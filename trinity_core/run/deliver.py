@@ -32,7 +32,7 @@ def needs_digest(sync: Sync, delivery: int) -> bool:
 def publish(backend: LiveBackend, version: int, *, copy: bool, verify: bool) -> Weights:
     """The backend's weights as ``version``, with a digest of the tensors sent where one is due."""
     weights = backend.publish(version, copy=copy)
-    if verify and weights.kind == "tensors" and weights.digest is None:
+    if verify and weights.kind in ("tensors", "adapter") and weights.digest is None:
         weights = Weights(weights.version, weights.kind, weights.payload, digest_tensors(_items(weights.payload)))
     return weights
 
@@ -53,10 +53,15 @@ def to_folder(weights: Weights, folder: Path) -> Weights:
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, str(aside / "model.safetensors"))
     digest = weights.digest if weights.digest is not None else digest_tensors(tensors.items())
-    (aside / "version.json").write_text(json.dumps({"version": weights.version, "digest": digest}))
+    note = {
+        "version": weights.version,
+        "kind": "folder" if weights.kind == "tensors" else weights.kind,
+        "digest": digest,
+    }
+    (aside / "version.json").write_text(json.dumps(note))
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
-    return Weights(weights.version, "folder", str(folder), digest)
+    return Weights(weights.version, note["kind"], str(folder), digest)
 
 
 def from_folder(folder: Path) -> Weights:
@@ -71,7 +76,7 @@ def from_folder(folder: Path) -> Weights:
             f"{folder}: published weights cannot be read ({error}). "
             + ("The trainer moved on; poll again" if gone else "They are damaged: stop the trainer and resume it")
         ) from None
-    return Weights(int(note["version"]), "folder", str(folder), int(note["digest"]))
+    return Weights(int(note["version"]), note["kind"], str(folder), int(note["digest"]))
 
 
 async def deliver(engine: LiveEngine, weights: Weights) -> Receipt:
@@ -79,7 +84,7 @@ async def deliver(engine: LiveEngine, weights: Weights) -> Receipt:
     try:
         receipt = await engine.load(weights, in_flight="finish")
     except Exception as error:
-        if weights.kind == "folder" and not Path(weights.payload).is_dir():
+        if isinstance(weights.payload, (str, Path)) and not Path(weights.payload).is_dir():
             raise Vanished(f"{weights.payload}: removed while it was loaded; the trainer moved on") from error
         raise
     if receipt.version != weights.version:

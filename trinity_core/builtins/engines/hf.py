@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HF(Engine):
-    """Samples from a Hugging Face model: the trainer's own module where the two take turns, else a copy of its weights.
+    """Samples from a Hugging Face model: the trainer's own module where the two take turns, else a copy of its weights, or of
+    its adapters alone beside a base of its own.
 
     Equal prompts of a wave are computed once and their cache is repeated for the attempts. No cache outlives a wave, so
     none can outlive the weights it came from.
@@ -26,7 +27,7 @@ class HF(Engine):
     device: str = "auto"
     """*auto* (CUDA where there is one), *cpu*, *cuda* or *cuda:N*: where a copy of the weights lives."""
 
-    accepts: ClassVar[frozenset[str]] = frozenset({"module", "tensors", "folder"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"module", "tensors", "folder", "adapter"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"score", "waves", "top_p", "top_k", "stop", "deterministic"})
 
     def open(self, run: RunContext) -> LiveHF:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trinity_core.algo.digest import digest_tensors
 from trinity_core.builtins.engines.hf import HF
 from trinity_core.builtins.engines.hf_wave import Wave
+from trinity_core.builtins.models import adapter
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import CHUNK
 from trinity_core.builtins.models.resolve import resolve_model
@@ -45,6 +46,7 @@ class LiveHF(LiveEngine):
         """Tokens of prompt and reply together that the model has positions for."""
         self._model: CausalLM | None = None
         self._own: CausalLM | None = None
+        self._base: int | None = None
         self._waves: list[Wave] = []
         self._between: list[Callable[[], None]] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hf")
@@ -53,7 +55,7 @@ class LiveHF(LiveEngine):
     def open(cls, config: HF, run: RunContext) -> LiveHF:
         policy = run.config.model
         other = config.path is not None
-        model = Model(config.path or policy.path, policy.dtype, None, None if other else policy.chat_template)
+        model = policy if not other else Model(config.path or policy.path, policy.dtype)
         return cls(config, resolve_model(model.path), model, threads=run.config.threads)
 
     # playing
@@ -111,16 +113,30 @@ class LiveHF(LiveEngine):
                 )
             self._model, self._own, self.version = weights.payload, None, weights.version
             return Receipt(weights.version, "hf", "same_object")
-        tensors = weights.payload if weights.kind == "tensors" else _read(Path(weights.payload))
-        if self._own is None:
-            self._own = self._load_folder()
-        self._own.assign(tensors, f"version {weights.version}")
+        tensors = _read(Path(weights.payload)) if isinstance(weights.payload, (str, Path)) else weights.payload
+        origin = f"version {weights.version}"
+        if weights.kind == "adapter":
+            if self.model_config.lora is None:
+                raise DeliveryError(
+                    f"engine hf: {origin} is adapters, and this engine's model has none. Set model.lora as the trainer has it, and no engine.path"
+                )
+            if self._base is None:
+                self._base = adapter.base_digest(self.folder)
+            if self._own is None or self._own.peft is None:
+                self._own = self._load_folder(adapters=True)
+            adapter.assign(self._own, tensors, self._base, origin)
+            held: Iterable[tuple[str, torch.Tensor]] = adapter.packed(self._own, self._base).items()
+        else:
+            if self._own is None or self._own.peft is not None:
+                self._own = self._load_folder()
+            self._own.assign(tensors, origin)
+            held = self._own.module.named_parameters()
         self._model, self.version = self._own, weights.version
-        digest = None if weights.digest is None else digest_tensors(self._own.module.named_parameters())
-        return Receipt(weights.version, "hf", "digest", digest)
+        return Receipt(weights.version, "hf", "digest", None if weights.digest is None else digest_tensors(held))
 
-    def _load_folder(self) -> CausalLM:
-        return CausalLM.load(self.folder, self.model_config, device=self.config.device)
+    def _load_folder(self, *, adapters: bool = False) -> CausalLM:
+        lora = self.model_config.lora if adapters else None
+        return CausalLM.load(self.folder, self.model_config, device=self.config.device, lora=lora, empty=True)
 
     def _weights_for_next_step(self) -> tuple[CausalLM, int]:
         self._drain()

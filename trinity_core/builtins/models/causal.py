@@ -61,8 +61,11 @@ class CausalLM:
         self._cache_word = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"
 
     @classmethod
-    def load(cls, folder: Path, model: Model, *, device: str = "auto", lora: Lora | None = None) -> CausalLM:
-        """Load the model folder. Dropout is off in every pass. Raises :class:`ModelError` where the folder cannot be used."""
+    def load(
+        cls, folder: Path, model: Model, *, device: str = "auto", lora: Lora | None = None, empty: bool = False
+    ) -> CausalLM:
+        """Load the model folder. Dropout is off in every pass. ``empty``: adapters without values, which are still to be
+        assigned; nothing random is drawn. Raises :class:`ModelError` where the folder cannot be used."""
         from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
 
@@ -82,7 +85,7 @@ class CausalLM:
         module.to(place)
         silence_dropout(module)
         module.eval().requires_grad_(lora is None)
-        peft = add_lora(module, lora, folder) if lora is not None else None
+        peft = add_lora(module, lora, folder, empty=empty) if lora is not None else None
         model_ = cls(module, folder, place, compute, peft)
         if peft is not None:
             model_.narrow()  # the base is frozen
@@ -213,8 +216,8 @@ def silence_dropout(module: nn.Module) -> None:
                 setattr(layer, name, 0.0)
 
 
-def add_lora(module: Any, lora: Lora, folder: Path) -> Any:
-    """Put adapters into ``module`` (in place), in the master dtype; dropout 0."""
+def add_lora(module: Any, lora: Lora, folder: Path, *, empty: bool = False) -> Any:
+    """Put adapters into ``module`` (in place), in the master dtype; dropout 0. ``empty``: on the device *meta*."""
     from peft import LoraConfig, get_peft_model
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
@@ -222,7 +225,7 @@ def add_lora(module: Any, lora: Lora, folder: Path) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     try:
-        peft = get_peft_model(module, config)
+        peft = get_peft_model(module, config, low_cpu_mem_usage=empty)
     except ValueError as error:
         raise ModelError(f"model.lora.targets={lora.targets}: {error} (model {folder})") from error
     return peft.eval()

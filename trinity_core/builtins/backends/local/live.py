@@ -21,6 +21,7 @@ from trinity_core.algo.forest import ranges
 from trinity_core.builtins.backends.local import state
 from trinity_core.builtins.backends.local.learner import Learner
 from trinity_core.builtins.backends.local.teacher import LocalTeacher
+from trinity_core.builtins.models import adapter
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import Vocabulary, head_outputs
 from trinity_core.builtins.models.packing import pack
@@ -78,6 +79,9 @@ class LiveLocal(LiveBackend):
         # A checkpoint holds the generator's state: it must be the run's, not the process's.
         torch.manual_seed(seed)
         self._reference: CausalLM | None = None
+        self._base: int | None = None
+        self.adapters_alone = True
+        """Whether engines get the adapters alone and not a merged model."""
         self.teacher: LocalTeacher | None = None
         if teacher is not None and teacher.path is not None:
             self.teacher = LocalTeacher(teacher, self.tokenizer, device=config.device)
@@ -88,7 +92,7 @@ class LiveLocal(LiveBackend):
     @classmethod
     def open(cls, config: Local, run: RunContext) -> LiveLocal:
         nodes = run.config
-        return cls(
+        live = cls(
             config,
             resolve_model(nodes.model.path),
             nodes.model,
@@ -98,6 +102,9 @@ class LiveLocal(LiveBackend):
             threads=nodes.threads,
             seed=run.seed,
         )
+        engine = nodes.part("engine")
+        live.adapters_alone = engine is None or "adapter" in type(engine).accepts
+        return live
 
     # measure and update
 
@@ -209,9 +216,14 @@ class LiveLocal(LiveBackend):
     # delivery and state
 
     def publish(self, version: int, *, copy: bool) -> Weights:
-        if copy:
+        if not copy:
+            return Weights(version, "module", self.policy)
+        if self.policy.peft is None or not self.adapters_alone:
             return Weights(version, "tensors", self.policy.sampling_tensors())
-        return Weights(version, "module", self.policy)
+        if self._base is None:
+            self._base = adapter.base_digest(self.policy.folder)
+        sent = {name: tensor.clone() for name, tensor in adapter.packed(self.policy, self._base).items()}
+        return Weights(version, "adapter", sent)
 
     def save(self, folder: Path) -> None:
         state.save(self, Path(folder))
