@@ -64,8 +64,8 @@ def total(
 ) -> NDArray[np.float64]:
     """Sum of ``value_A`` over the attempts in the baseline of each attempt's group, or over those of ``inside_A``."""
     group_A, inside_A = _numbers(batch), batch.baseline_A if inside_A is None else inside_A
-    sum_A: NDArray[np.float64] = np.bincount(group_A, np.where(inside_A, value_A, 0.0), minlength=len(group_A))
-    return sum_A[group_A]
+    sum_A = np.bincount(group_A, np.where(inside_A, value_A, 0.0), minlength=len(group_A))
+    return sum_A[group_A].astype(np.float64)
 
 
 def largest(batch: AdvantageBatch, value_A: NDArray[np.float64]) -> NDArray[np.float64]:
