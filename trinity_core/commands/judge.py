@@ -97,7 +97,7 @@ def show(question: dict[str, Any]) -> None:
     lines = [f"\n━━ {question.get('taskset', '')} {question['name']}"]
     lines += [f"{message.get('role')}: {message.get('content')}" for message in question.get("task", ())]
     for number, text in enumerate(question["candidates"], 1):
-        lines += [f"\n── {number}", str(text)]
+        lines += [f"\n── {number}", str(text) if str(text).strip() else "(nothing)"]
     print("".join(c for c in "\n".join(lines) if c.isprintable() or c in "\n\t"))
 
 
