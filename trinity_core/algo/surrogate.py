@@ -16,10 +16,16 @@ def clipped(batch: LossBatch, low: float, high: float) -> Tensor:
     return torch.maximum(-advantage_N * ratio_N, -advantage_N * ratio_N.clamp(1 - low, 1 + high))
 
 
-def cut_off(batch: LossBatch, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Where that clip leaves no gradient: above the range with ``A > 0``, below it with ``A < 0``."""
+def cut_off(batch: LossBatch, low: float, high: float, over: str = "all") -> dict[str, Tensor]:
+    """Metrics: where that clip leaves no gradient, above the range with ``A > 0`` and below it with ``A < 0``; NaN outside the
+    population it is used over."""
     ratio_N, advantage_N = batch.ratio_N, batch.advantage_N
-    return (advantage_N > 0) & (ratio_N > 1 + high), (advantage_N < 0) & (ratio_N < 1 - low)
+    outside_N = ~batch.populations[over]
+    high_N, low_N = (advantage_N > 0) & (ratio_N > 1 + high), (advantage_N < 0) & (ratio_N < 1 - low)
+    return {
+        name: where_N.to(ratio_N.dtype).masked_fill(outside_N, math.nan)
+        for name, where_N in (("clipped_high", high_N), ("clipped_low", low_N))
+    }
 
 
 def own(batch: LossBatch) -> Tensor:

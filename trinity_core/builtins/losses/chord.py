@@ -23,8 +23,8 @@ class Chord(Loss):
 
     claims: ClassVar[frozenset[str]] = frozenset({"reads_old_logp"})
     beside: ClassVar[tuple[str, ...]] = (
-        "+taskset@tasksets.expert=conversations",
-        "tasksets.expert.path=expert.jsonl",
+        "+taskset@tasksets.expert=numbers",
+        "tasksets.expert.demonstrations=true",
     )
 
     mu: float | PeakSchedule = 0.1
@@ -55,5 +55,4 @@ class Chord(Loss):
         p_N = batch.detach(logp_N.exp())
         own = Term("policy", clipped(batch, self.clip_low, self.clip_high), over="own", coef=1 - self.mu)
         expert = Term("expert", -p_N * (1 - p_N) * logp_N, over="expert", coef=self.mu, policy=False)
-        high_N, low_N = cut_off(batch, self.clip_low, self.clip_high)
-        return LossOutput([own, expert], {"clipped_high": high_N, "clipped_low": low_N})
+        return LossOutput([own, expert], cut_off(batch, self.clip_low, self.clip_high, over="own"))

@@ -61,10 +61,8 @@ class ClipCov(Loss):
         number = min(share_of(self.share, int(own_N.sum())), int(may_N.sum()))
         left_out_N = first(batch.uniform_N, (~may_N).to(cov_N.dtype), number)
         loss_N = clipped(batch, self.clip_low, self.clip_high)
-        high_N, low_N = cut_off(batch, self.clip_low, self.clip_high)
         return LossOutput.per_token(
             torch.where(left_out_N, torch.zeros_like(loss_N), loss_N),
             left_out=left_out_N,
-            clipped_high=high_N,
-            clipped_low=low_N,
+            **cut_off(batch, self.clip_low, self.clip_high),
         )

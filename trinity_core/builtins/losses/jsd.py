@@ -64,10 +64,10 @@ def divergence(logits_CV: Tensor, aux: Mapping[str, Tensor], *, beta: float, top
 
 
 def _divergence(p_CV: Tensor, q_CV: Tensor, beta: float, top_k: int | None) -> Tensor:
+    p_CV, q_CV = p_CV.clamp(min=FLOOR), q_CV.clamp(min=FLOOR)
     if top_k is not None and top_k < q_CV.shape[-1]:
         ids_CK = p_CV.topk(top_k, -1).indices
         p_CV, q_CV = _binned(p_CV, ids_CK), _binned(q_CV, ids_CK)
-    p_CV, q_CV = p_CV.clamp(min=FLOOR), q_CV.clamp(min=FLOOR)
     if beta == 0:
         return _kl(p_CV, q_CV)
     if beta == 1:

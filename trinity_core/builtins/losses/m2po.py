@@ -25,7 +25,7 @@ class M2PO(Loss):
     """
 
     scope: ClassVar[Any] = "batch"
-    claims: ClassVar[frozenset[str]] = frozenset({"inert_at_zero_advantage"})
+    claims: ClassVar[frozenset[str]] = frozenset({"inert_at_zero_advantage", "policy_gradient_at_ratio_1"})
 
     threshold: float = 0.04
     """Largest mean of the squared log-ratio, in nats²."""

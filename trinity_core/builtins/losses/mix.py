@@ -21,8 +21,8 @@ class Mix(Loss):
 
     claims: ClassVar[frozenset[str]] = frozenset({"reads_old_logp"})
     beside: ClassVar[tuple[str, ...]] = (
-        "+taskset@tasksets.expert=conversations",
-        "tasksets.expert.path=expert.jsonl",
+        "+taskset@tasksets.expert=numbers",
+        "tasksets.expert.demonstrations=true",
     )
 
     mu: float = 0.1
@@ -46,5 +46,4 @@ class Mix(Loss):
     def __call__(self, batch: LossBatch) -> LossOutput:
         own = Term("policy", clipped(batch, self.clip_low, self.clip_high), over="own", coef=1 - self.mu)
         expert = Term("expert", -batch.logp_N, over="expert", coef=self.mu, policy=False)
-        high_N, low_N = cut_off(batch, self.clip_low, self.clip_high)
-        return LossOutput([own, expert], {"clipped_high": high_N, "clipped_low": low_N})
+        return LossOutput([own, expert], cut_off(batch, self.clip_low, self.clip_high, over="own"))

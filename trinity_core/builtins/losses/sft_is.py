@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trinity_core.algo import LossBatch, LossOutput
 from trinity_core.protocols import Loss
@@ -14,6 +15,8 @@ class SFTImportance(Loss):
 
     What the policy would never say is hardly learned; its gradient is that of ``−p``. Reads no advantage.
     """
+
+    imitates: ClassVar[bool] = True
 
     def __call__(self, batch: LossBatch) -> LossOutput:
         logp_N = batch.logp_N

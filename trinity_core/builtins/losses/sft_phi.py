@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trinity_core.algo import LossBatch, LossOutput
 from trinity_core.errors import ConfigError
@@ -17,6 +18,8 @@ class SFTPhi(Loss):
     ``φ = p (1 − p)`` is largest at one half: neither what the policy says anyway nor what it would never say is pushed.
     Reads no advantage.
     """
+
+    imitates: ClassVar[bool] = True
 
     cutoff: float = 1.0
     """Tokens likelier than this have no gradient; 1: all have one."""
