@@ -159,6 +159,28 @@ def test_k3_is_documented_as_the_other_direction():
     assert kl.k3(np.zeros(3), np.array([-0.1, 0.1, 1.0])).round(6).tolist() == [0.004837, 0.005171, 0.718282]
 
 
+def test_the_objective_differentiates_the_ratio_of_the_corrected_estimator():
+    """ADV-18: over all five tokens, weighted by the policy, the KL term's gradient is that of KL(π ‖ ref), on-policy and not."""
+    logits_V, logp_V, ref_V = five()
+    (wanted,) = torch.autograd.grad((logp_V.exp() * (logp_V - ref_V)).sum(), logits_V)
+    for shift in (0.0, 0.2):  # the policy that samples: this one, another one
+        logits_V, logp_V, ref_V = five()
+        old_V = (logits_V.detach() + shift * torch.arange(5)).log_softmax(-1)
+        world = World.of(frozenset({"old_logp"}))
+        batch = world.batch.select([int(np.bincount(world.batch.row_N).argmax())])
+        assert batch.num_actions == 6
+        batch.measured |= {
+            "old_logp": np.append(old_V.numpy(), 0.0),
+            "ref_logp": np.append(ref_V.numpy(), 0.0),
+        }
+        batch.token_weight["all"] = batch.token_weight["own"] = np.append(old_V.exp().numpy(), 0.0)
+        batch.coef = {"kl": 1.0}
+        objective = Objective.of(Nothing(), kl=Kl("corrected_k3", 1.0))
+        share, _ = objective(batch, {"logp": torch.cat([logp_V, torch.zeros(1)])})
+        (found,) = torch.autograd.grad(share, [logits_V])
+        assert (found - wanted).abs().max() < 1e-8
+
+
 class Nothing(Loss):
     """No policy term: the kernel's own are left."""
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from trinity_core.algo.assemble import assemble
 from trinity_core.algo.objective import Objective
+from trinity_core.algo.reduce import set_weights
+from trinity_core.builtins.corrections.masked_is import MaskedISSequence
 from trinity_core.builtins.corrections.truncated_is import TruncatedIS
 from trinity_core.builtins.losses.ppo import PPOClip
+from trinity_core.builtins.trackers.alarms import RULES
 from trinity_core.protocols import Correction
+from trinity_core.testing.fakes import fake_group
 from trinity_core.testing.world import World
 
 torch.set_num_threads(1)
@@ -38,6 +43,21 @@ def test_a_token_ratio_does_not_grow_with_the_length():
     assert summary["correction/TruncatedIS"] == pytest.approx(np.exp(0.012))
     assert summary["correction/TruncatedIS/truncated"] == 0.0
     assert np.exp(0.012 * 100) == pytest.approx(3.32, abs=0.01)
+
+
+def test_a_sequence_ratio_that_explodes_is_told_and_sounds_the_alarm():
+    """LPM-04: .012 at each of 100 tokens: e^1.2 = 3.32 is above 3, so a mask of whole sequences leaves nothing."""
+    batch = assemble([fake_group([1.0, 0.0], [100, 10])], seed=0, step=0)
+    batch.measured["old_logp"] = np.full(110, -1.0)
+    batch.sampler_logp_N = np.full(110, -1.012)
+    batch.advantage_N = np.ones(110)
+    set_weights(batch, "token_mean")
+    leaves = {"logp": torch.full((110,), -1.0, dtype=torch.float64)}
+    summary = Objective.of(PPOClip(), [MaskedISSequence(high=3.0)])(batch, leaves)[1].summary()
+    kept = summary["correction/MaskedISSequence/kept"]
+    assert kept == pytest.approx(10 / 110)  # the short one has e^.12 = 1.127
+    assert summary["correction/MaskedISSequence"] == pytest.approx(np.exp(0.12))
+    assert RULES["correction/*/kept"].broken_by(kept)
 
 
 def test_divergence_of_sampler_and_trainer_is_a_metric():

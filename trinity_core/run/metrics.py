@@ -36,18 +36,26 @@ def step_metrics(
         for name in names:
             values = [result.stats[name] for result in results if name in result.stats]
             metrics[name] = float(OVER_UPDATES.get(name.rpartition("/")[2], np.mean)(values))
+        empty = sum(result.stats.get("tokens") == 0.0 for result in results)
+        if empty:
+            run.tell(
+                "warned",
+                f"step {run.step}: all action tokens of {empty} of {len(results)} updates were dropped before the step, and nothing is "
+                "learned from them. Look at algorithm.mask_truncated, and at what the advantage keeps",
+            )
         metrics |= {
             "loss": float(np.mean([result.loss for result in results])),
             "grad_norm": float(np.mean([result.grad_norm for result in results])),
             "lr": results[-1].lr,
             "updates/skipped": float(len(results) - len(taken)),
+            "updates/empty": float(empty),
             "weights/moved": float(np.mean([result.moved for result in results])),
         }
         check_movement(run.step, taken)
     else:
         if "critic/loss" not in before:  # a critic's warm-up trains no policy on purpose
             run.tell("warned", f"step {run.step}: no action token to train on; the weights stay as they are")
-        metrics |= {"loss": 0.0, "grad_norm": 0.0, "updates/skipped": 0.0, "weights/moved": 0.0}
+        metrics |= dict.fromkeys(("loss", "grad_norm", "updates/skipped", "updates/empty", "weights/moved"), 0.0)
     trained = sum(group.num_tokens for group in groups)
     metrics |= {
         "tokens/trained": float(trained),
