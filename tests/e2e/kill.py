@@ -37,8 +37,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "sampling.max_attempt_tokens=24",
     ),
     "offset": (*DIGITS, "sync.offset=1", "correction=[truncated_is]"),
+    "given": (*DIGITS, "algorithm=sft", "tasksets.digits.demonstrations=true"),
 }
-"""What is played: pure workflows, worlds that answer after random delays, play one step ahead of training."""
+"""What is played: pure workflows, worlds that answer after random delays, play one step ahead of training; and data that is
+given and not played."""
 STEPS = {"fake": 8, "tiny": 6, "smollm2": 4}
 LONGEST_S = 900.0
 
