@@ -32,10 +32,10 @@ def check(cfg: DictConfig) -> RunConfig:
     tree = _resolved(cfg)
     refuse_secrets(tree)  # again: an interpolation may have put a password into a URL
     _refuse_root_keys(tree)
+    _refuse_stages(tree)
     parts = {part.path: part for part in _components(tree)}
     config = build(RunConfig, tree, "", "a run")
     config = dataclasses.replace(config, parts=parts)
-    _refuse_stages(config)
     refuse_combinations(config)
     return config
 
@@ -54,15 +54,16 @@ def _refuse_root_keys(tree: dict[str, Any]) -> None:
         raise unknown(str(key), "a run", str(key), known)
 
 
-def _refuse_stages(config: RunConfig) -> None:
+def _refuse_stages(tree: Mapping[str, Any]) -> None:
     """A checked config is one run."""
-    if config.stages:
+    if tree.get("stages"):
         raise ConfigError(
             "stages: this is the config of one run, and each stage has its own: trinity run composes them "
             "(trinity_core.config.stages). For one run write stages=[]"
         )
-    if config.over:
-        raise ConfigError(f"over: words for {', '.join(config.over)}, and this run has no stages. Drop over, or write 'stages=[…]' too")
+    if over := tree.get("over"):
+        named = ", ".join(map(str, over))
+        raise ConfigError(f"over: words for {named}, and this run has no stages. Drop over, or write 'stages=[…]' too")
 
 
 def _deeper(tree: Mapping[str, Any], key: str, known: list[str]) -> list[str]:

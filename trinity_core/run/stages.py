@@ -68,13 +68,12 @@ class StagedRun:
                 f"resume={path}: its stages were {', '.join(then)} and are now {', '.join(names) or 'none'}, and nobody typed that "
                 "(a changed recipe?). Put the recipe back, or start a new run"
             )
-        folder = RunFolder(path.resolve()).hold()
-        if any(word.endswith("=new") for word in now):
-            _remember(folder.path, stages, saved["words"])
-        else:
+        if not any(word.endswith("=new") for word in now):
             for stage, entry in zip(stages, saved["stages"]):
-                if not _began(folder.path / stage.folder):
+                if not _began(path / stage.folder):
                     _refuse_changes(path, stage, entry["config"])
+        folder = RunFolder(path.resolve()).hold()
+        _remember(folder.path, stages, saved["words"])
         return cls(folder, stages, now, fresh=False)
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
