@@ -59,6 +59,18 @@ def std(batch: AdvantageBatch, level: str = "group", *, ddof: int = 1) -> NDArra
     return np.sqrt(square_A / np.maximum(num_A - ddof, 1))
 
 
+def normalized(batch: AdvantageBatch, eps: float, level: str = "group", *, ddof: int = 1) -> NDArray[np.float64]:
+    """``(R − mean of the group) / (std + eps)``; exactly 0 wherever :func:`centered` is, also for ``eps`` 0.
+
+    >>> normalized(AdvantageBatch.of([[1, 0, 0, 0], [3, 3]]), 0.0).tolist()
+    [1.5, -0.5, -0.5, -0.5, 0.0, 0.0]
+    """
+    centered_A = centered(batch)
+    return np.divide(
+        centered_A, std(batch, level, ddof=ddof) + eps, out=np.zeros_like(centered_A), where=centered_A != 0
+    )
+
+
 def total(
     batch: AdvantageBatch, value_A: NDArray[Any], inside_A: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:

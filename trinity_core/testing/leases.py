@@ -101,7 +101,7 @@ def played(layout: str) -> list[Group]:
 
 def attempt(group: int, index: int, lengths: list[int], layout: str) -> Attempt:
     """Replies of these lengths. ``tools``: context between them. ``cut``: each in a sequence of its own, earlier ones
-    rendered again as its history."""
+    rendered again as its history, the last one first."""
     tokens, origins, calls = [1, 2], [int(Origin.CONTEXT)] * 2, list[Call]()
     experiences: list[Experience] = []
     for step, length in enumerate(lengths):
@@ -117,7 +117,7 @@ def attempt(group: int, index: int, lengths: list[int], layout: str) -> Attempt:
             origins[start:] = [int(Origin.HISTORY)] * length
     if layout != "cut":
         experiences.append(_experience(tokens, origins, calls, 0))
-    return Attempt(experiences, score=Ok(float(np.cos(group + 2 * index))), index=index)
+    return Attempt(experiences[::-1], score=Ok(float(np.cos(group + 2 * index))), index=index)
 
 
 def _experience(tokens: list[int], origins: list[int], calls: list[Call], index: int) -> Experience:

@@ -45,7 +45,7 @@ class ClipB(Advantage):
         return frozenset({"old_logp", "entropy"})
 
     def __call__(self, batch: AdvantageBatch) -> Credit:
-        advantage_A = groups.centered(batch) / (groups.std(batch) + self.eps)
+        advantage_A = groups.normalized(batch, self.eps)
         logp_N, own_N = batch.tokens["old_logp"], along.own(batch)
         signal_N = np.exp(logp_N) * (batch.tokens["entropy"] + logp_N)
         drop_N = (advantage_A[batch.attempt_N] < 0) & (along.whiten(batch, signal_N, 0.0) < -self.mu)

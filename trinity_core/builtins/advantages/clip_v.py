@@ -49,7 +49,7 @@ class ClipV(Advantage):
         return {"entropy_deviation": entropy_deviation}
 
     def __call__(self, batch: AdvantageBatch) -> Credit:
-        advantage_A = groups.centered(batch) / (groups.std(batch) + self.eps)
+        advantage_A = groups.normalized(batch, self.eps)
         deviation_N, own_N = batch.tokens["entropy_deviation"], along.own(batch)
         num, std = int(own_N.sum()), along.std(batch, deviation_N)
         drop_N = (advantage_A[batch.attempt_N] < 0) & (deviation_N > self.mu * std) & (std > 0)

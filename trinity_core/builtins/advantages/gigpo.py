@@ -49,14 +49,14 @@ class GroupInGroup(Advantage):
             raise ConfigError(f"advantage.gamma: {self.gamma} is no discount. Write a number from 0 to 1")
         if self.omega < 0 or self.eps < 0:
             raise ConfigError(f"advantage.omega={self.omega}, advantage.eps={self.eps}: both are 0 or more")
+        if self.omega == 0:  # episodes alone: group-relative credit
+            object.__setattr__(self, "claims", self.claims | {"zero_on_constant_group", "shift_invariant"})
 
     def needs(self) -> frozenset[str]:
         return frozenset({"state", "step_reward"})
 
     def __call__(self, batch: AdvantageBatch) -> Credit:
-        episode_A = groups.centered(batch)
-        if self.normalize:
-            episode_A = episode_A / (groups.std(batch) + self.eps)
+        episode_A = groups.normalized(batch, self.eps) if self.normalize else groups.centered(batch)
         step_K, compared = self._within_states(batch)
         return Credit(
             episode_A[batch.attempt_K] + self.omega * step_K, per="call", metrics={"compared_calls": compared}

@@ -33,9 +33,10 @@ class GroupRelative(Advantage):
     """Sample standard deviation of the group, or of all scored attempts of the lease."""
 
     def __call__(self, batch: AdvantageBatch) -> Credit:
-        advantage_A = groups.centered(batch)
         if self.normalize:
-            advantage_A = advantage_A / (groups.std(batch, self.std_level) + self.eps)
+            advantage_A = groups.normalized(batch, self.eps, self.std_level)
+        else:
+            advantage_A = groups.centered(batch)
         base_A = batch.baseline_A
         constant = float(groups.constant(batch)[base_A].mean()) if base_A.any() else 0.0
         return Credit(

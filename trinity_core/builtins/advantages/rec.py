@@ -48,9 +48,7 @@ class REC(Advantage):
         if self.drop == "balance":
             dropped_A = _surplus(batch)
         kept = dataclasses.replace(batch, reward_A=np.where(dropped_A, np.nan, batch.reward_A))
-        advantage_A = groups.centered(kept)
-        if self.normalize:
-            advantage_A = advantage_A / (groups.std(kept, ddof=0) + self.eps)
+        advantage_A = groups.normalized(kept, self.eps, ddof=0) if self.normalize else groups.centered(kept)
         num = int(batch.baseline_A.sum())
         return Credit(
             advantage_A,

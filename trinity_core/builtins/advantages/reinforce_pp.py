@@ -58,7 +58,8 @@ class ReinforcePlusPlus(Advantage):
             penalty_A = np.zeros(len(batch.reward_A))
             np.add.at(penalty_A, batch.attempt_N, batch.tokens.get("penalty", 0.0))
             terminal = dataclasses.replace(batch, reward_A=batch.reward_A - penalty_A)
-            batch = dataclasses.replace(batch, reward_A=groups.centered(terminal) + penalty_A)
+            compared_A = np.where(batch.baseline_A, groups.centered(terminal) + penalty_A, np.nan)
+            batch = dataclasses.replace(batch, reward_A=compared_A)
         return_N = along.backward(batch, batch.reward_N(), self.gamma)
         metrics = {"return_std": along.std(batch, return_N)}
         return Credit(along.whiten(batch, return_N, self.eps), per="token", metrics=metrics)

@@ -50,9 +50,10 @@ class StepWiseGRPO(Advantage):
     def __call__(self, batch: AdvantageBatch) -> Credit:
         if self.final == "last_step":
             batch = dataclasses.replace(batch, reward_A=_last_step(batch))
-        advantage_A = groups.centered(batch)
         if self.normalize:
-            advantage_A = advantage_A / (groups.std(batch, self.std_level) + self.eps)
+            advantage_A = groups.normalized(batch, self.eps, self.std_level)
+        else:
+            advantage_A = groups.centered(batch)
         num_A = np.bincount(batch.attempt_K, minlength=len(advantage_A))
         if self.step_norm:
             advantage_A = advantage_A / np.maximum(num_A, 1)
