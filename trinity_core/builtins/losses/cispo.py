@@ -12,7 +12,7 @@ from trinity_core.protocols import Loss
 
 @dataclass(frozen=True)
 class CISPO(Loss):
-    """``−sg(clip(r, 1 − low, 1 + high)) A logp`` with ``r = exp(logp − old)`` (CISPO, arXiv:2506.13585, eq. 4 and 5), per token.
+    """``−sg(clip(r, 1 − low, 1 + high)) A logp`` with ``r = exp(logp − old)`` (CISPO, arXiv:2506.13585), per token.
 
     Every token keeps a gradient. The metrics count weights that were clipped, at either end: ``clipped_high`` where
     ``A > 0``, ``clipped_low`` where ``A < 0``.

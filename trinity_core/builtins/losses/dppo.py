@@ -15,7 +15,7 @@ from trinity_core.protocols import Loss
 @dataclass(frozen=True)
 class DPPO(Loss):
     """``−A sg(min(r, cap)) logp · keep``, ``r = p / p_old``; a token is dropped where ``A > 0`` and ``p − p_old > δ``, or
-    ``A < 0`` and ``p_old − p > δ`` (DPPO with binary total variation, arXiv:2602.04879, section 4), per token.
+    ``A < 0`` and ``p_old − p > δ`` (DPPO with binary total variation, arXiv:2602.04879), per token.
 
     ``p_old`` is the sampler's own probability, so the region also bounds what sampler and trainer disagree on: no correction
     is needed beside it. The distance is of probabilities, not of ratios: rare tokens may move by large factors, frequent ones

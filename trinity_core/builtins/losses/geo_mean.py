@@ -15,7 +15,7 @@ from trinity_core.protocols import Loss
 @dataclass(frozen=True)
 class GeoMean(Loss):
     """``−A exp(mean_t x)``, ``x = sgn(A) · min(sgn(A) d, sgn(A) clip(d, −low, high))``, ``d = logp − old`` (GMPO,
-    arXiv:2507.20673, eq. 4), per experience.
+    arXiv:2507.20673), per experience.
 
     Each token is clipped in logarithm, one-sided as PPO's, before the mean is taken. As with GSPO the value stands at every
     action token, as ``−A exp(x − sg(x) + sg(mean_t x))``: value and gradient of the token mean are those of the formula.

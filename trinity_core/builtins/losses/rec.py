@@ -19,7 +19,7 @@ Regulariser = Literal["none", "k2", "forward_kl"]
 
 @dataclass(frozen=True)
 class REC(Loss):
-    """``−A w logp · in_range + coef · regulariser`` (arXiv:2509.24203, section 3), per token: REINFORCE on data of any policy.
+    """``−A w logp · in_range + coef · regulariser`` (arXiv:2509.24203), per token: REINFORCE on data of any policy.
 
     With ``r = sg(exp(logp − old))`` and ``d = logp − old``:
 

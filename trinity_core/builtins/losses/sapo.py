@@ -15,7 +15,7 @@ from trinity_core.protocols import Loss
 @dataclass(frozen=True)
 class SAPO(Loss):
     """``−A f(r)`` with ``f(r) = σ(τ (r − 1)) · 4 / τ``, ``r = exp(logp − old)``, ``τ = tau_pos`` where ``A > 0``, else
-    ``tau_neg`` (SAPO, arXiv:2511.20347, eq. 5 and 6), per token.
+    ``tau_neg`` (SAPO, arXiv:2511.20347), per token.
 
     The gradient goes **through** ``f``: its weight is ``r · sech²(τ (r − 1) / 2)``, 1 at ``r = 1`` and falling smoothly on
     both sides. A gate taken as a constant is another loss. Nothing is clipped, so no share is reported.

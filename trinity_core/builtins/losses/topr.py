@@ -14,7 +14,7 @@ from trinity_core.protocols import Loss
 @dataclass(frozen=True)
 class TOPR(Loss):
     """``−sg(α) R logp`` with ``α = clip(exp(Σ_t d), 0, 1)`` of the whole trajectory where ``R ≤ threshold``, else 1;
-    ``d = logp − old`` (TOPR, arXiv:2503.14286, eq. 8), per token.
+    ``d = logp − old`` (TOPR, arXiv:2503.14286), per token.
 
     ``R`` is the attempt's reward, not its advantage: what succeeded is learned whoever sampled it, what failed only as far as
     the policy would still say it. Failures therefore need rewards below 0 to push anything away. A trajectory is one

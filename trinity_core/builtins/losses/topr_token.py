@@ -15,7 +15,7 @@ from trinity_core.protocols import Loss
 class TokenTOPR(Loss):
     """``−sg(α) R logp`` with ``α = clip(exp(d), 0, 1)`` of each token where ``R ≤ threshold``, else 1; ``d = logp − old``.
 
-    Another algorithm than TOPR (arXiv:2503.14286, eq. 8), whose ratio is the whole trajectory's; often shipped under its name.
+    Another algorithm than TOPR (arXiv:2503.14286), whose ratio is the whole trajectory's; often shipped under its name.
     An attempt without a score has value 0. ``clipped_low``: share of tokens whose ratio was cut to 1.
     """
 
