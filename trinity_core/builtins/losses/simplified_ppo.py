@@ -17,7 +17,8 @@ class SimplifiedPPO(Loss):
     """``−A d · [1/(1 + ε) ≤ r ≤ 1 + ε]`` with ``d = logp − old``, ``r = exp(d)`` (sPPO, arXiv:2108.05828), per token.
 
     The logarithm of the ratio stands where PPO has the ratio, and outside the range there is no gradient whatever the sign
-    of the advantage: the gradient of ``−A log(clip(r, 1/(1 + ε), 1 + ε))``. The metrics count tokens outside: ``clipped_high`` where ``A > 0``, ``clipped_low`` where ``A < 0``.
+    of the advantage: the gradient of ``−A log(clip(r, 1/(1 + ε), 1 + ε))``. The metrics count tokens outside:
+    ``clipped_high`` where ``A > 0``, ``clipped_low`` where ``A < 0``.
     (Self-play preference optimization is ``loss=sppo``.)
     """
 
