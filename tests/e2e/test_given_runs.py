@@ -74,9 +74,12 @@ def test_a_run_on_given_data_needs_no_reward(tmp_path):
     assert run(tmp_path / "run", *SFT, "reward=[]", "steps=2")["status"] == "finished"
 
 
-def test_group_size_does_not_multiply_what_is_given(tmp_path):
-    run(tmp_path / "run", *SFT, "algorithm.group_size=8", "steps=1")
+def test_group_size_does_not_multiply_what_is_given_and_the_plan_says_so(tmp_path, capsys):
+    run(tmp_path / "run", *SFT, "algorithm.group_size=8", "steps=1", "tracker=[jsonl,console]")
     assert [len(group.attempts) for group in groups(tmp_path / "run")] == [1] * 4
+    plan = capsys.readouterr().out
+    assert "4, with what they give: nothing is sampled" in plan and "digits (10 with expert)" in plan
+    assert "attempts =" not in plan and "at most" not in plan
 
 
 def test_given_preferences_teach(tmp_path):

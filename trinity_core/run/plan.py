@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
-    """Sections of ``(label, value)``. Prompts × attempts = samples, so that nobody has to guess what a batch counts."""
+    """Sections of ``(label, value)``. Prompts × attempts = samples, so that nobody has to guess what a batch counts; of a run
+    whose tasks bring all their attempts along, that nothing is sampled."""
     config = run.config
     algorithm, optim, sampling = config.algorithm, config.optim, config.sampling
     loss = config.part("loss")
     limit = sampling.max_attempt_tokens or sampling.max_response
     samples = config.groups_per_step * algorithm.group_size
+    gives = {slot: ", ".join(sorted(part.component.gives())) for slot, part in config.slots("tasksets").items()}
+    plays = not gives or not all(gives.values())
     described = run.backend.describe() if run.backend is not None else {}
     model = [("path", config.model.path), *described.items()]
     if config.mode == "bench":
@@ -31,18 +34,20 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
             ("corrections", ", ".join(part.name for part in config.slots("corrections").values()) or "none"),
         ],
         "a step": [
-            ("samples", f"{config.groups_per_step} tasks × {algorithm.group_size} attempts = {samples}"),
+            ("samples", f"{config.groups_per_step} tasks × {algorithm.group_size} attempts = {samples}")
+            if plays
+            else ("tasks", f"{config.groups_per_step}, with what they give: nothing is sampled"),
             (
                 "updates",
                 f"{optim.epochs} epochs × {optim.mini_batches} mini-batches = {optim.epochs * optim.mini_batches}",
             ),
-            ("tokens", f"at most {samples * limit:,} sampled"),
+            *([("tokens", f"at most {samples * limit:,} sampled")] if plays else []),
             ("lr", f"{optim.lr:g}, {optim.schedule}"),
         ],
         "the run": [
             ("mode", config.mode),
             ("steps", f"{run.step} → {config.steps}" if run.step else config.steps),
-            ("tasks", ", ".join(f"{slot} ({size:,})" for slot, size in run.sizes.items()) or "none"),
+            ("tasks", ", ".join(_tasks(slot, size, gives.get(slot, "")) for slot, size in run.sizes.items()) or "none"),
             ("rewards", ", ".join(config.slots("rewards")) or "the workflow's own"),
             (
                 "evaluation",
@@ -70,6 +75,10 @@ def _bench(run: Run) -> dict[str, list[tuple[str, Any]]]:
         ],
         "the run": [("mode", "bench"), ("step", run.step), ("folder", str(run.dir))],
     }
+
+
+def _tasks(slot: str, size: int, gives: str) -> str:
+    return f"{slot} ({size:,} with {gives})" if gives else f"{slot} ({size:,})"
 
 
 def _rows(run: Run, tasks: Taskset) -> int:

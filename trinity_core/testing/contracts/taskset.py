@@ -92,7 +92,9 @@ def given_roles_are_announced(component: Any, tmp: Path) -> None:
     """``gives()`` says before a run what its tasks bring along, and every task brings just that."""
     announced = component.gives()
     known = {"expert", "chosen", "rejected"}
-    require(announced <= known, f"gives() says {', '.join(sorted(announced - known))}: roles are {', '.join(sorted(known))}")
+    require(
+        announced <= known, f"gives() says {', '.join(sorted(announced - known))}: roles are {', '.join(sorted(known))}"
+    )
     pair = announced & {"chosen", "rejected"}
     require(len(pair) != 1, f"gives() says {', '.join(pair)} alone: a pair has both sides")
     with opened("taskset", component, tmp) as live:
