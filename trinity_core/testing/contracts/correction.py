@@ -35,8 +35,8 @@ def _world(seed: int = 0, *, apart: bool = False, needs: frozenset[str] = NEEDS)
     """A world; ``apart``: sampler and trainer differ by 3 nats in each sequence that has an odd number, so that bounds act."""
     world = World.of(needs, seed=seed)
     if apart:
-        batch = world.batch
-        batch.sampler_logp_N = batch.sampler_logp_N + 3.0 * np.where(batch.row_N % 2, 1.0, 0.0) * (-1.0) ** seed
+        batch, by = world.batch, 3.0 * (-1.0) ** seed
+        batch.sampler_logp_N = np.where(batch.row_N % 2, batch.sampler_logp_N + by, batch.sampler_logp_N)
     return world
 
 
