@@ -16,7 +16,7 @@ from trinity_core.protocols import Advantage
 
 @dataclass(frozen=True)
 class GroupInGroup(Advantage):
-    """``A = A_E + ω A_S``, per call (GiGPO, arXiv:2505.10978, sec. 4: episode and step relative advantages).
+    """``A = A_E + ω A_S``, per call (GiGPO, arXiv:2505.10978, sec. 4.1, and eq. 4 to 8 of sec. 4.2).
 
     ``A_E = (R − mean) / F`` over the attempts at the task, ``R`` the attempt's reward: the sum over its steps.
     ``A_S = (G_k − mean) / F`` over the calls, of the attempts at the same task, taken in the same state, with
