@@ -5,56 +5,22 @@ from __future__ import annotations
 import json
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.e2e.given_parts import groups, resumed, run, steps
 from trinity_core.commands import judge
-from trinity_core.config.check import check
-from trinity_core.config.compose import compose
 from trinity_core.errors import RunError
-from trinity_core.protocols import Ledger
-from trinity_core.run import start
-from trinity_core.run.audit import audit, open_for_reading
+from trinity_core.rollout.questions import answer_path, read_question, waiting, write
+from trinity_core.run.audit import audit
 from trinity_core.run.digest import digest
-from trinity_core.types import Group, Origin
+from trinity_core.types import Origin
 
 pytestmark = pytest.mark.slow
 
-DIGITS = "trinity_core.testing.fakes:Digits"
-TABLE = (
-    "model=fake", "backend=fake", "engine=fake", f"taskset=['{DIGITS}']", f"+taskset@eval.tasksets.heldout={DIGITS}",
-    "sampling.max_response=2", "optim.lr=0.3", "groups_per_step=4", "tracker=[jsonl]",
-)  # fmt: skip
 SFT = ("algorithm=sft", "tasksets.digits.demonstrations=true")
 DPO = ("algorithm=dpo", "tasksets.digits.preferences=true")
 PAIRS = ("algorithm=dpo", "operator=[best_worst]")
-
-
-def run(folder: Path, *words: str) -> dict[str, Any]:
-    typed = [*TABLE, *words]
-    return start(check(compose(typed)), typed, out=folder)
-
-
-def resumed(folder: Path, *words: str) -> dict[str, Any]:
-    saved = json.loads((folder / "words.json").read_text())["words"]
-    return start(check(compose([*saved, *words, f"resume={folder}"])), list(words))
-
-
-def groups(folder: Path) -> list[Group]:
-    ledger: Any = open_for_reading(folder)
-    try:
-        assert isinstance(ledger, Ledger)
-        return list(ledger.groups(before_draw=10**9))
-    finally:
-        ledger.close()
-
-
-def steps(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["event"] == "step"]
-
 
 # --- they learn -----------------------------------------------------------------------------------------------------------
 
@@ -149,8 +115,6 @@ def test_people_teach_and_a_resume_asks_about_no_draw_twice(tmp_path, monkeypatc
     over = threading.Event()
 
     def person() -> None:
-        from trinity_core.rollout.questions import answer_path, read_question, waiting, write
-
         while not over.is_set():
             for name in waiting(tmp_path / "desk") if (tmp_path / "desk").is_dir() else ():
                 if (question := read_question(tmp_path / "desk", name)) is not None:
@@ -186,33 +150,9 @@ def test_questions_that_nobody_answers_end_the_run_with_the_reason(tmp_path):
 # --- groups that teach nothing ----------------------------------------------------------------------------------------------
 
 
-def test_dynamic_sampling_refills_a_step_with_other_draws(tmp_path):
-    """ADV-11: every step trains its four groups, all of them with a spread; what was dropped is counted."""
-    run(tmp_path / "run", "operator=[dynamic_sampling]", "steps=6", "algorithm.group_size=4", "~eval.tasksets.heldout")
-    lines = steps(tmp_path / "run")
-    assert [line["groups/count"] for line in lines] == [4.0] * 6
-    assert [line["groups/zero_spread"] for line in lines] == [0.0] * 6
-    assert sum(line.get("groups/filtered/dynamic_sampling", 0.0) for line in lines) > 0
-    for group in groups(tmp_path / "run"):
-        assert len({attempt.value for attempt in group.attempts}) > 1
-    assert audit(tmp_path / "run").clean
-
-
 def test_without_it_groups_that_teach_nothing_are_trained_and_counted(tmp_path):
     run(tmp_path / "run", "steps=2", "algorithm.group_size=4", "~eval.tasksets.heldout")
     assert steps(tmp_path / "run")[0]["groups/zero_spread"] > 0
-
-
-@pytest.mark.parametrize("when", ["train", "stop"])
-def test_endless_constant_groups_stop_with_the_reason(when, tmp_path):
-    """ADV-11: no group has a spread."""
-    words = ("operator=[dynamic_sampling]", "explorer.max_draws=3", f"explorer.when_short={when}", "reward=[]",
-             "+reward@rewards.same=tests.e2e.given_parts:Same", "algorithm.group_size=2", "~eval.tasksets.heldout")  # fmt: skip
-    with pytest.raises(RunError) as caught:
-        run(tmp_path / "run", *words, "steps=2")
-    said = str(caught.value)
-    assert said.startswith("step 1: 12 draws gave 0 of 4 groups (12 × filtered by dynamic_sampling)")
-    assert "explorer.max_draws" in said and audit(tmp_path / "run").clean
 
 
 def test_a_step_that_fills_in_part_is_trained_short_and_says_so(tmp_path):

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from tests.regressions.templates import ASSISTANT, END, SYSTEM, USER, Begins, DropsThoughts, Newline, NoTemplate
+from tests.regressions.templates import ASSISTANT, END, USER, Begins, DropsThoughts, Newline, NoTemplate
 from trinity_core.builtins.fake.tokenizer import CharTokenizer
 from trinity_core.codec import pack, unpack
 from trinity_core.errors import DataError, ModelError
@@ -97,7 +97,7 @@ def test_what_is_given_has_the_tokens_of_a_policy_that_says_the_same(tokenizer):
 
 
 def test_several_turns_are_the_templates_own_tokens():
-    """TOK-01: the newline behind each end of a turn is context, and all else is what the whole conversation renders to."""
+    """The newline behind each end of a turn is context, and all else is what the whole conversation renders to."""
     (one,) = recorded({"expert": TALK}, tokenizer=Newline()).attempts[0].experiences
     whole = Newline().render([ASK, *TALK], generate=False)
     assert whole == [*one.tokens_T, *encode("\n")]
@@ -112,36 +112,12 @@ def test_an_earlier_turn_that_is_rendered_again_is_history_and_never_learned_twi
     assert words(second) == "2<|end|>3<|end|>"
 
 
-def test_a_conversation_has_one_begin_of_text_and_it_is_the_templates():
-    """TOK-16, TOK-17."""
-    (one,) = recorded({"expert": [said("no")]}, tokenizer=Begins()).attempts[0].experiences
-    assert one.tokens_T.tolist().count(SYSTEM) == 1 and one.tokens_T[0] == SYSTEM
-
-
-class Opens(CharTokenizer):
-    """Its texts begin with ``<|system|>``; a text that says so itself is encoded so."""
-
-    bos_id = SYSTEM
-
-    def encode(self, text):
-        rest = text.removeprefix("<s>")
-        return [*[SYSTEM] * (rest != text), *super().encode(rest)]
-
-
 def test_a_text_is_learned_whole_but_for_its_first_token():
     attempt = recorded({"expert": "abc"}, ()).attempts[0]
     (one,) = attempt.experiences
     assert one.tokens_T.tolist() == encode("abc")
     assert one.origin_T.tolist() == [C, T, T] and one.action_T.tolist() == [1, 2]
     assert (attempt.role, attempt.text, attempt.messages) == ("expert", "abc", [])
-
-
-@pytest.mark.parametrize("text", ["abc", "<s>abc"])
-def test_a_text_begins_with_the_begin_token_once_where_the_tokenizer_has_one(text):
-    """TOK-16, TOK-17."""
-    (one,) = recorded({"expert": text}, (), Opens()).attempts[0].experiences
-    assert one.tokens_T.tolist() == [SYSTEM, *encode("abc")]
-    assert one.action_T.tolist() == [1, 2, 3]
 
 
 def test_a_text_needs_no_chat_template():

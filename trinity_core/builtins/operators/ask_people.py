@@ -32,8 +32,9 @@ class AskPeople(Operator):
     them again finds the answer and asks nobody.
 
     Candidates are the first two samples with different texts. A group without two is dropped, as is one that was skipped or
-    not answered in time; it gives its place back. No reward is needed (``reward=[]``). Under ``explorer.order=lockstep`` the
-    draws behind a question wait for it; ``trainer.wait_s`` bounds the step. A group that was given and not sampled stays.
+    not answered in time; it gives its place back. A group that was given and not sampled stays. No reward is needed
+    (``reward=[]``). Under ``explorer.order=lockstep`` the draws behind a question wait for it, so questions come one by one;
+    ``arrival`` asks all that are due at once. ``trainer.wait_s`` bounds how long a step waits for its groups.
     """
 
     makes_pairs: ClassVar[bool] = True
