@@ -9,7 +9,7 @@ RECIPES = {
         "steps: 5\ngroups_per_step: 2\ncheckpoint: {every: 2}\n"
     ),
     "both": "stages: [two/first, two/second]\nover: {2: [steps=6]}\nseed: 3\noptim: {lr: 0.5}\n",
-    "elsewhere": "defaults: [{override /tracker: [jsonl]}]\n",
+    "elsewhere": "defaults: [{override /tracker: [jsonl]}, {override /algorithm: is_ppo}]\n",
 }
 """Two recipes of the table policy, a run of both, and one of another model."""
 

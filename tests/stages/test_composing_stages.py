@@ -52,8 +52,9 @@ def test_a_recipe_may_list_stages_and_its_values_lie_below_theirs():
 
 
 def test_a_recipe_beside_typed_stages_lies_below_theirs():
-    (only,) = stages("recipe=elsewhere", "stages=[two/first]")
-    assert (only.config.model.path, only.config.steps) == ("fake", 4)
+    first, second = stages("recipe=elsewhere", BOTH)
+    assert first.config.model.path == "fake", "its model is SmolLM2"
+    assert [first.config.algorithm.preset, second.config.algorithm.preset] == ["is_ppo", "rloo"]
 
 
 def test_a_number_names_one_of_two_equal_stages():
@@ -66,6 +67,14 @@ def test_a_stages_words_are_those_of_the_same_run_alone():
     for stage in stages("recipe=both", "seed=5", 'over={1: ["optim.lr=0.25"]}'):
         assert check(compose(stage.words)) == stage.config
         assert stage.config.stages == () and stage.config.over == {}
+
+
+def test_the_shipped_stages_are_runs_of_one_model():
+    first, second = stages("recipe=sft_then_grpo")
+    assert (first.name, second.name) == ("stage/sft", "stage/grpo")
+    assert first.config.part("advantage") is None and second.config.algorithm.preset == "grpo"
+    for alone, stage in (("stage/sft", first), ("stage/grpo", second)):
+        assert check(compose([f"recipe={alone}"])) == stage.config
 
 
 def test_one_run_has_no_stages():
