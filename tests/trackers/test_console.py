@@ -216,6 +216,11 @@ def test_an_interval_of_nothing_is_refused():
         Console(every_s=0)
 
 
+def test_the_loss_is_shown_where_nothing_was_scored():
+    assert step_line(1, {"loss": 0.693147, "grad_norm": 1.5}) == "step    1  loss 0.6931  grad 1.5"
+    assert step_line(1, {"loss": 0.693147, "reward/mean": 0.5}) == "step    1  reward 0.500"
+
+
 def test_words():
     assert [clock(s) for s in (0, 59.4, 59.6, 3599, 3600, 7500)] == ["0s", "59s", "1m00s", "59m59s", "1h00m", "2h05m"]
     assert [number(v) for v in (True, 1000, 1e-5, 0.25, "x", None)] == ["yes", "1,000", "1e-05", "0.25", "x", "None"]

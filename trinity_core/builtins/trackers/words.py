@@ -8,6 +8,7 @@ from typing import Any
 COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("reward", ("reward/mean",), "{:.3f}"),
     ("±", ("reward/std",), "{:.3f}"),
+    ("loss", ("loss",), "{:.4f}"),
     ("length", ("response/length",), "{:.0f}"),
     ("kl", ("kl/ref", "kl/sampler", "kl/old"), "{:.4f}"),
     ("grad", ("grad_norm",), "{:.3g}"),
@@ -22,8 +23,10 @@ def step_line(step: int, metrics: Mapping[str, float]) -> str:
     words = [f"step {step:>4}"]
     for word, names, form in COLUMNS:
         found = next((name for name in names if name in metrics), None)
+        # a policy's loss says little beside its reward; where nothing was scored it is what there is to watch
+        silent = word == "loss" and "reward/mean" in metrics
         # zero staleness is the normal case and says nothing
-        if found is not None and not (word == "stale" and metrics[found] == 0):
+        if found is not None and not silent and not (word == "stale" and metrics[found] == 0):
             named = word if found == names[0] else f"{word}({found.rpartition('/')[2]})"
             words.append(f"{named} {unsigned_zero(form.format(metrics[found]))}")
     seconds, waited = metrics.get("time/step_s"), metrics.get("time/wait_s")
