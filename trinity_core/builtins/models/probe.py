@@ -32,7 +32,10 @@ def why_not_shared(model: CausalLM) -> str | None:
     mask = torch.tril(torch.ones(len(row), len(row), dtype=torch.bool))
     mask[7:, 4:7] = False
     device = model.device
-    narrowest = min((p.dtype for p in model.module.parameters()), key=lambda dtype: dtype.itemsize)
+    dtypes = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
+    if model.quantized:
+        dtypes.add(model.compute)
+    narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
     # without autocast where the weights allow it: the comparison is of masks, not of rounding
     recipe = model.recipe() if narrowest == torch.bfloat16 else contextlib.nullcontext()
     with torch.no_grad(), recipe:

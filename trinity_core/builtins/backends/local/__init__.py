@@ -55,6 +55,12 @@ class Local(Backend):
             return f"backend local trains the critic by itself, and {type(loss).__name__} has the value among its own terms. Choose a loss without one: the kernel adds the critic's"
         if self.micro_tokens < 1:
             return f"backend.micro_tokens is {self.micro_tokens}; it is a number of tokens, at least 1"
+        lora, engine = config.model.lora, config.part("engine")
+        if lora is not None and lora.quantize is not None:
+            if config.model.dtype == "float64":
+                return "model.lora.quantize=nf4 has products in float32 or bfloat16. Set model.dtype to one of them"
+            if engine is not None and "adapter" not in type(engine).accepts:
+                return f"model.lora.quantize=nf4 is sampled from unmerged (merging rounds, and the policy would be another), and engine {config.parts['engine'].name!r} takes no adapters. Write engine=hf, or model.lora.quantize=null"
         if self.gradient_checkpointing and config.model.dtype == "float64":
             return "backend.gradient_checkpointing does not go with model.dtype=float64, which is for small models. Leave one of them"
         return None

@@ -26,6 +26,7 @@ from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import Vocabulary, head_outputs
 from trinity_core.builtins.models.packing import pack
 from trinity_core.builtins.models.probe import why_not_shared
+from trinity_core.builtins.models.quantized import size
 from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.builtins.models.value import ValueModel
 from trinity_core.config.schema import Critic, Model, Optim, Teacher
@@ -246,12 +247,13 @@ class LiveLocal(LiveBackend):
         parameters, trained = list(self.policy.module.parameters()), self.learners["policy"].trained
         master = str(parameters[0].dtype).removeprefix("torch.")
         compute = str(self.policy.compute).removeprefix("torch.")
+        weights = f"nf4 base, {master} adapters" if self.policy.quantized else f"{master} weights"
         told = {
             "model": str(self.policy.folder),
-            "parameters": sum(p.numel() for p in parameters),
+            "parameters": sum(size(p) for p in parameters),
             "trained": sum(p.numel() for p in trained.values()),
             "trained_names": hashlib.sha256("\n".join(sorted(trained)).encode()).hexdigest()[:12],
-            "dtype": master if compute == master else f"{master} weights, {compute} products",
+            "dtype": f"{weights}, {compute} products" if compute != master or self.policy.quantized else master,
             "device": str(self.policy.device),
             "shared_prefixes": "computed once" if not self.unshared else f"off: {self.unshared}",
         }

@@ -92,9 +92,12 @@ def export(live: LiveLocal, folder: Path) -> None:
 
 
 def merged(live: LiveLocal) -> Any:
-    """A plain model: the base as it lies in its folder, each adapter's product added in the master dtype."""
+    """A plain model: the base, each adapter's product added in the master dtype. A base that was in 4 bits stays what its 4
+    bits say, widened: added to the folder's own matrices, the adapters would make a policy that nobody trained or evaluated."""
     plain = CausalLM.load(live.policy.folder, dataclasses.replace(live.model_config, lora=None), device="cpu")
     with torch.no_grad():
+        for name, matrix in live.policy.widened().items():
+            plain.module.get_parameter(name).copy_(matrix)
         for name, delta in live.policy.deltas().items():
             plain.module.get_parameter(name).add_(delta.cpu())
     return plain.module
