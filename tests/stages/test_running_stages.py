@@ -109,6 +109,14 @@ def test_a_folder_of_stages_is_not_taken_for_a_run(project, capsys):
     assert f"a run of stages. Name the folder of one: {FIRST}, {SECOND}" in capsys.readouterr().err
 
 
+def test_each_cell_of_a_sweep_equals_the_same_stages_alone(project, capsys):
+    assert main(["run", "-m", BOTH, "seed=4,5", "out=cells"]) == 0
+    run(BOTH, "seed=5")
+    assert digests(project / "cells" / "1") == digests(project / "run") != digests(project / "cells" / "0")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(rows) == 2 and all("finished" in row for row in rows)
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 MOODY = """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.stages.test_running_stages import FIRST, SECOND, run
+from tests.e2e.helpers import trinity
+from tests.stages.test_running_stages import FIRST, SECOND, digests, run
 from trinity_core.testing.tiny import make_tiny
 
 pytestmark = pytest.mark.slow
@@ -77,3 +79,12 @@ def test_the_chat_template_goes_on(tiny):
     exported = Path("run") / FIRST / "export" / "step-000001"
     assert (exported / "chat_template.jinja").read_text() == template.read_text()
     assert summary["status"] == "finished"
+
+
+def test_a_stage_in_a_process_of_its_own_is_the_one_that_followed_another(tiny):
+    """Nothing but the weights goes from one to the next: no generator, no thread count, no adapter."""
+    run(*WORDS, f"model.path={tiny}", "model.lora={rank: 2}", "checkpoint.every=1")
+    before = digests(Path("run").absolute())
+    shutil.rmtree(Path("run") / SECOND)
+    trinity("run", "resume=run", cwd=Path.cwd())
+    assert digests(Path("run").absolute()) == before
