@@ -12,7 +12,7 @@ from trinity_core.protocols import Loss
 
 @dataclass(frozen=True)
 class SPPO(Loss):
-    """``(Σ_t d − η (p̂ − ½))²`` with ``d = logp − old``, per sequence (arXiv:2405.00675).
+    """``(Σ_t d − η (p̂ − ½))²`` with ``d = logp − old``, per sequence (arXiv:2405.00675, eq. 4.7).
 
     ``p̂`` is how often the attempt wins against the others of its group; ``p̂ − ½`` comes as the advantage
     (``advantage=win_rate``). ``old`` is the policy that the iteration starts from, frozen: nothing is clamped, and the gradient
