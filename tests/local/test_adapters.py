@@ -73,7 +73,7 @@ def test_a_copy_of_adapters_samples_what_the_shared_module_samples(make_run: Any
 
 @pytest.mark.parametrize("through_a_folder", [False, True])
 def test_the_sampler_really_gets_the_adapter(make_run: Any, tmp_path: Path, through_a_folder: bool) -> None:
-    """WGT-01: after each delivery the receiver's fingerprint is another one, and the log-probability of a probe has moved as
+    """After each delivery the receiver's fingerprint is another one, and the log-probability of a probe has moved as
     the trainer's has."""
     run = make_run(lora=LORA)
     live, engine = Local().open(run), HF().open(run)
@@ -171,7 +171,6 @@ def saved(live: Any, folder: Path) -> Path:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_merged_export_computes_what_the_adapters_do(make_run: Any, tmp_path: Path, tied: bool) -> None:
-    """RES-08, RES-11: with tied and with separate embeddings."""
     from transformers import AutoModelForCausalLM
 
     folder = make_tiny(tmp_path / "base", tied=tied)

@@ -101,7 +101,6 @@ def test_only_adapters_train_and_the_base_is_a_quarter_of_its_bytes(make_run: An
 @needed
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_is_served_unmerged_and_a_copy_samples_the_same(make_run: Any, wide: str, dtype: str) -> None:
-    """WGT-05."""
     run = make_run(dtype, lora=QLORA, path=wide)
     live = trained(Local().open(run))
     shared, copied = HF().open(run), HF().open(run)

@@ -31,7 +31,7 @@ from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.builtins.models.value import ValueModel
 from trinity_core.config.schema import Critic, Model, Optim, Teacher
 from trinity_core.errors import RunError
-from trinity_core.protocols import LiveBackend, RunContext
+from trinity_core.protocols import LiveBackend, RunContext, Tokenizer
 from trinity_core.rollout.tokenizer import HFTokenizer
 from trinity_core.types import UpdateResult, Weights
 
@@ -135,7 +135,7 @@ class LiveLocal(LiveBackend):
             found.pop("logp", None)
         return found or {name: np.zeros(0) for name in outputs}
 
-    def teacher_tokenizer(self) -> HFTokenizer:
+    def teacher_tokenizer(self) -> Tokenizer:
         return self.tokenizer if self.teacher is None else self.teacher.tokenizer
 
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
