@@ -214,6 +214,36 @@ def test_a_teacher_reads_the_conversation_in_its_own_template(make_run: Any, oth
     assert np.abs(found_N - np.array(expected)).max() < 2e-5
 
 
+def test_a_teacher_with_a_window_keeps_it(make_run: Any, tiny: Path, tmp_path: Path) -> None:
+    """Whether prefixes may be shared is asked of each model: this teacher would ignore the mask of a shared row."""
+    from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        vocab_size=259,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        sliding_window=4,
+        initializer_range=0.3,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
+    AutoTokenizer.from_pretrained(tiny).save_pretrained(tmp_path / "mistral")
+    live = opened(make_run, tmp_path / "mistral")
+    made = batch()
+    found_N = live.measure(made, "teacher", frozenset({"logp"}))["logp"]
+    exact_NV = by_hand(tmp_path / "mistral", made).numpy()
+    token_N = made.tokens_T[made.action_N]
+    assert np.abs(found_N - exact_NV[np.arange(len(token_N)), token_N]).max() < 2e-5
+    assert live.policy.shares_prefixes and not live.teacher.model().shares_prefixes
+
+
 def test_without_a_teacher_it_is_refused_by_name(make_run: Any) -> None:
     live = Local().open(make_run())
     assert live.teacher_tokenizer() is live.tokenizer

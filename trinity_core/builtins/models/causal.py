@@ -58,6 +58,8 @@ class CausalLM:
         self.device = device
         self.compute = compute
         self.peft = peft
+        self.shares_prefixes = True
+        """Whether a prefix of several sequences is computed once; for who has asked the model (:mod:`.probe`) to say."""
         self.body = module.base_model
         self.head = module.get_output_embeddings()
         self._cache_word = "cache" if "cache" in inspect.signature(self.body.forward).parameters else "past_key_values"

@@ -85,10 +85,12 @@ class LiveLocal(LiveBackend):
         """Whether engines get the adapters alone and not a merged model."""
         self.teacher: LocalTeacher | None = None
         if teacher is not None and teacher.path is not None:
-            self.teacher = LocalTeacher(teacher, self.tokenizer, device=config.device)
+            self.teacher = LocalTeacher(teacher, self.tokenizer, config)
         self.unshared = why_not_shared(self.policy) if config.share_prefix else "share_prefix is false"
         if config.share_prefix and self.unshared:
             log.warning("backend local computes every prompt once per attempt, not once per group: %s", self.unshared)
+        for lm in filter(None, (self.policy, self.critic)):
+            lm.shares_prefixes = not self.unshared
 
     @classmethod
     def open(cls, config: Local, run: RunContext) -> LiveLocal:
@@ -114,9 +116,9 @@ class LiveLocal(LiveBackend):
     ) -> dict[str, NDArray[Any]]:
         """Of *policy, reference* and *teacher*: ``logp, entropy, topk:K, hidden, vocab:<name>``; of the *critic*: ``value``.
         float64, but hidden states stay as they are and ids are integers."""
-        batch = self._forest(batch)
         found: dict[str, NDArray[Any]] = {}
         with torch.no_grad(), self._model(model) as lm:
+            batch = forest_for(lm, batch)
             if model == "teacher" and "hidden" in outputs and self.teacher is not None:
                 self.teacher.covers(self.policy)
             for rows in cut(batch, scope="sequence", max_tokens=self.config.micro_tokens):
@@ -141,7 +143,8 @@ class LiveLocal(LiveBackend):
     def update(self, batch: TrainBatch, model: str, objective: Objective, *, lr_scale: float) -> UpdateResult:
         if model not in self.learners:
             raise RunError(f"backend local trains {' and '.join(self.learners)}, not {model!r}")
-        batch = self._forest(batch)
+        with self._model(model) as lm:
+            batch = forest_for(lm, batch)
         vocabulary, outputs = objective.vocab(), frozenset(objective.outputs)
 
         def forward(rows: NDArray[np.int64]) -> dict[str, Tensor]:
@@ -152,16 +155,10 @@ class LiveLocal(LiveBackend):
             objective, batch, forward, micro_tokens=self.config.micro_tokens, lr_scale=lr_scale
         )
 
-    def _forest(self, batch: TrainBatch) -> TrainBatch:
-        """The batch without its forest where this model cannot share prefixes, so that budgets count what is computed."""
-        if not self.unshared:
-            return batch
-        return dataclasses.replace(batch, parent_B=np.full(len(batch), -1), prefix_len_B=np.zeros(len(batch), np.int64))
-
     def _forward(
         self, lm: CausalLM, batch: TrainBatch, outputs: frozenset[str], vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
-        packed = pack(batch, share=not self.unshared)
+        packed = pack(batch, share=lm.shares_prefixes)
 
         def put(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(lm.device)
@@ -212,6 +209,7 @@ class LiveLocal(LiveBackend):
         else:
             if self._reference is None:
                 self._reference = CausalLM.frozen(self.policy.folder, self.model_config, device=self.config.device)
+                self._reference.shares_prefixes = self.policy.shares_prefixes
             yield self._reference
 
     # delivery and state
@@ -270,6 +268,13 @@ class LiveLocal(LiveBackend):
             self.teacher.close()
         for learner in self.learners.values():
             learner.optimizer.zero_grad(set_to_none=True)
+
+
+def forest_for(lm: CausalLM, batch: TrainBatch) -> TrainBatch:
+    """The batch without its forest where this model cannot share prefixes, so that budgets count what is computed."""
+    if lm.shares_prefixes:
+        return batch
+    return dataclasses.replace(batch, parent_B=np.full(len(batch), -1), prefix_len_B=np.zeros(len(batch), np.int64))
 
 
 def recompute(lm: CausalLM) -> None:

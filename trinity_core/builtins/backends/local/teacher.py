@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trinity_core.builtins.models.causal import CausalLM
+from trinity_core.builtins.models.probe import why_not_shared
 from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.config import schema
 from trinity_core.errors import ModelError
 from trinity_core.rollout.tokenizer import HFTokenizer
+
+if TYPE_CHECKING:
+    from trinity_core.builtins.backends.local import Local
 
 
 class LocalTeacher:
     """Folder and tokenizer are looked at when the run opens, so that a wrong ``teacher.path`` fails before anything is
     played; the weights are loaded when they are first measured."""
 
-    def __init__(self, config: schema.Teacher, policy: HFTokenizer, *, device: str) -> None:
+    def __init__(self, config: schema.Teacher, policy: HFTokenizer, backend: Local) -> None:
         assert config.path is not None
-        self.config, self.device = config, device
+        self.config, self.backend = config, backend
         self.folder = resolve_model(config.path, "teacher.path")
         if config.chat_template is not None and not Path(config.chat_template).expanduser().is_file():
             raise ModelError(
@@ -36,7 +41,9 @@ class LocalTeacher:
         if self._model is None:
             assert self.config.path is not None
             model = schema.Model(self.config.path, dtype=self.config.dtype)
-            self._model = CausalLM.frozen(self.folder, model, device=self.device)
+            self._model = CausalLM.frozen(self.folder, model, device=self.backend.device)
+            # it may see its tokens by other rules than the policy
+            self._model.shares_prefixes = self.backend.share_prefix and why_not_shared(self._model) is None
         return self._model
 
     def covers(self, policy: CausalLM) -> None:
