@@ -1,9 +1,11 @@
-"""The generated reference pages: ``python scripts/docs.py`` writes ``docs/hooks.md`` and ``docs/components.md``; a test compares."""
+"""The generated reference pages: ``python scripts/docs.py`` writes ``docs/hooks.md``, ``components.md`` and ``presets.md``; a test compares."""
 
 from __future__ import annotations
 
 import inspect
 from pathlib import Path
+
+import yaml
 
 from trinity_core import describe, hookspecs
 from trinity_core.kinds import CONFIG_KINDS, KINDS, Kind
@@ -115,6 +117,77 @@ def _component(kind: str, name: str) -> list[str]:
     return lines
 
 
+def presets() -> str:
+    """What each preset is made of, read from its file."""
+    lines = [
+        "# Presets",
+        HEADER.replace("docstring", "file in trinity_core/conf/algorithm"),
+        "`algorithm=NAME` selects these parts and sets these values. `+` in the last column is what a run must bring beside it.",
+        "",
+        "| preset | attempts | advantage | loss | reduction | KL | what it is | a run brings |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "trinity_core/conf/algorithm").glob("*.yaml")):
+        lines.append(_preset(path))
+    return "\n".join(lines) + "\n"
+
+
+BRINGS = {
+    "value": "(the preset selects the critic)",
+    "greedy": "(a greedy attempt per task is played)",
+    "teacher_logp": "+ `teacher.path`",
+    "teacher_logits": "+ `teacher.path`",
+    "expert": "+ a taskset with expert data",
+    "pairs": "+ pairs: from data, `operator=[best_worst]` or `[ask_people]`",
+    "ref_logp": "(the reference is loaded)",
+    "state": "+ a workflow that marks states",
+}
+"""Need -> what a run brings for it."""
+
+
+def _preset(path: Path) -> str:
+    text = path.read_text()
+    read = yaml.safe_load(text)
+    parts = {}
+    for entry in read["defaults"]:
+        key, value = next(iter(entry.items()))
+        parts[key.removeprefix("override /")] = value
+    what = text.splitlines()[1].removeprefix("# ")
+    node = read["algorithm"]
+    needs: set[str] = set()
+    reduction = node["reduction"]
+    for kind in ("advantage", "loss"):
+        if parts[kind] is not None:
+            component = resolve(kind, _component_of(kind, parts[kind]))
+            needs |= component().needs()
+            if kind == "loss":
+                reduction = reduction or (
+                    component.reduction if component.unit == "token" else f"mean over {component.unit}s"
+                )
+                if component.imitates and parts["advantage"] is None:
+                    needs.add("expert")
+    brings = sorted({BRINGS[need] for need in needs if need in BRINGS})
+    kl = (
+        f"{node['kl']['estimator']} in the {node['kl']['where']}, {node['kl']['coef']:g}" if parts["advantage"] else "-"
+    )
+    extra = [
+        f"`{key.lstrip('/')}: {value}`" for key, value in parts.items() if key.startswith("/") or key == "operator"
+    ]
+    extra += [
+        f"`{key}: {str(node[key]).lower()}`"
+        for key in ("mask_truncated", "denominator")
+        if node[key] not in (False, "all")
+    ]
+    cells = [path.stem, node["group_size"], parts["advantage"] or "-", parts["loss"], reduction, kl]
+    return "| " + " | ".join([*map(str, cells), what, "; ".join([*brings, *extra])]) + " |"
+
+
+def _component_of(kind: str, option: str) -> str:
+    """The component's name behind an option file."""
+    read = yaml.safe_load((ROOT / f"trinity_core/conf/{kind}/{option}.yaml").read_text())
+    return read["name"] if "name" in read else _component_of(kind, read["defaults"][0])
+
+
 def _shown(value: object) -> str:
     return ", ".join(sorted(value)) or "none" if isinstance(value, frozenset) else str(value)
 
@@ -136,7 +209,11 @@ def _plain(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Path and content of each generated page."""
-    return {ROOT / "docs/hooks.md": hooks(), ROOT / "docs/components.md": components()}
+    return {
+        ROOT / "docs/hooks.md": hooks(),
+        ROOT / "docs/components.md": components(),
+        ROOT / "docs/presets.md": presets(),
+    }
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ class RunContext:
         """Add ``name`` to the metrics of the current step."""
         raise NotImplementedError
 
-    def alarm(self, action: Literal["checkpoint", "stop"], message: str) -> None:
-        """Ask the trainer to save a checkpoint after the step in hand, or to save one and stop with ``message``."""
+    def alarm(self, action: Literal["warn", "checkpoint", "stop"], message: str) -> None:
+        """Warn everyone who watches; or also save a checkpoint after the step in hand; or also stop when it is saved."""
         raise NotImplementedError
 
     def rng(self, slot: str) -> np.random.Generator:
@@ -453,6 +453,8 @@ class Correction(Component):
     needs_sampler: ClassVar[bool] = True
     scope: ClassVar[Literal["token", "sequence"]] = "token"
     """The smallest set that its weights depend on."""
+    weighs: ClassVar[bool] = True
+    """False: all its weights are 1, it only drops."""
 
     def __call__(self, batch: LossBatch) -> Any:
         raise NotImplementedError

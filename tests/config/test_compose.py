@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from stand_ins import WORDS
 
 import trinity_core
+from tests.presets.bandits import TAUGHT, words_for
 from trinity_core.config.check import check, to_plain
 from trinity_core.config.compose import compose
 from trinity_core.config.manifest import manifest
@@ -68,13 +69,18 @@ def test_a_preset_only_selects(preset):
     body = yaml.safe_load(text)
     assert text.startswith("# @package _global_\n")
     chosen = [next(iter(entry)).removeprefix("override /") for entry in body["defaults"]]
-    assert sorted(chosen) == sorted(ALGORITHM_PARTS)
+    beside = {"dapo": ["/reward@rewards.overlong", "operator"]}.get(
+        preset, []
+    )  # groups drawn again, long answers punished
+    assert sorted(chosen) == sorted([*ALGORITHM_PARTS, *beside])
     assert body.keys() == {"defaults", "algorithm"}
     assert body["algorithm"]["preset"] == preset
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("loss", sorted(catalog("loss")))
+@pytest.mark.parametrize(
+    ("preset", "loss"),
+    [*((preset, "ppo") for preset in PRESETS), *(("dapo", loss) for loss in sorted(catalog("loss")))],
+)
 def test_a_preset_carries_nothing_over_into_another_loss(preset, loss):
     cfg = compose([*FAKE, f"algorithm={preset}", f"loss={loss}"])
     assert OmegaConf.to_container(cfg.loss) == load(f"loss/{loss}.yaml")
@@ -82,7 +88,8 @@ def test_a_preset_carries_nothing_over_into_another_loss(preset, loss):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_composes_and_checks_on_fake(preset):
-    assert check(compose([*FAKE, f"algorithm={preset}"])).algorithm.preset == preset
+    words = words_for(preset, Path("teacher") if preset in TAUGHT else None)
+    assert check(compose(words)).algorithm.preset == preset
 
 
 @pytest.mark.parametrize("recipe", ["fake", "quickstart"])
@@ -158,7 +165,7 @@ def test_a_list_of_options_fills_slots_and_a_second_of_one_kind_gets_a_slot_of_i
 
 def test_a_part_can_be_dropped_and_a_group_emptied():
     cfg = compose([*FAKE, "~trackers.console", "loss=sft", "advantage=null"])
-    assert list(cfg.trackers) == ["jsonl"]
+    assert list(cfg.trackers) == ["jsonl", "alarms"]
     assert "advantage" not in cfg
 
 

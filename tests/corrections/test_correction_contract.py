@@ -67,6 +67,11 @@ MISTAKES = {
     ),
     "a sequence called tokens": ("is declared right", bad(lambda b: (sequence_N(b, 0.0), keep_all(b)))),
     "tokens called a sequence": ("is declared right", bad(lambda b: (ratio_N(b), keep_all(b)), scope="sequence")),
+    "weights that only drop": (
+        "is declared right",
+        bad(lambda b: (torch.ones_like(b.sampler_logp_N), ratio_N(b) < 1.9)),
+    ),
+    "a mask that weighs": ("is declared right", bad(lambda b: (ratio_N(b), keep_all(b)), weighs=False)),
     "an unknown scope": ("is declared right", bad(lambda b: (ratio_N(b), keep_all(b)), scope="group")),
     "makes up for what it drops": (
         "parts change nothing",

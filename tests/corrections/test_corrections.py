@@ -12,6 +12,7 @@ from trinity_core.algo.assemble import assemble
 from trinity_core.algo.batch import LossOutput
 from trinity_core.algo.loss_batch import LossBatch
 from trinity_core.algo.objective import Objective
+from trinity_core.algo.reduce import set_weights
 from trinity_core.builtins.corrections.masked_is import IcePop, MaskedIS, MaskedISSequence
 from trinity_core.builtins.corrections.off_policy_mask import OffPolicyMask
 from trinity_core.builtins.corrections.truncated_is import TruncatedIS, TruncatedISSequence
@@ -187,6 +188,31 @@ def test_what_a_mask_drops_counts_zero_and_what_it_keeps_counts_as_before(correc
     bare_N = torch.tensor(-world.batch.advantage_N / len(keep_N))
     assert share.isfinite()
     assert torch.allclose(found, torch.where(keep_N, weight_N * bare_N, 0.0), rtol=1e-12, atol=0)
+
+
+SHARES = {
+    "TruncatedIS": (TruncatedIS(), 0.2, 1.0),  # e^1 above 2: one token of five
+    "TruncatedISSequence": (TruncatedISSequence(), 0.6, 1.0),  # e^1.3 above 2: the three tokens of the first sequence
+    "MaskedIS": (MaskedIS(), 0.0, 0.8),
+    "MaskedISSequence": (MaskedISSequence(), 0.0, 0.4),
+    "OffPolicyMask": (OffPolicyMask(delta=0.2), 0.0, 0.6),  # the second sequence: mean (.5 + 0) / 2 = .25 and A < 0
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_of_truncated_and_kept_tokens_are_told(name):
+    """old − sampler: .1, .2, 1 in the first sequence, −.5, 0 in the second; the policy is where it was."""
+    correction, cut, kept = SHARES[name]
+    differences = np.array([0.1, 0.2, 1.0, -0.5, 0.0])
+    batch = assemble([fake_group([1.0, 0.0], [3, 2])], seed=0, step=0)
+    batch.sampler_logp_N = np.full(5, -1.0)
+    batch.measured["old_logp"] = differences - 1.0
+    batch.advantage_N = np.array([1.0, -1.0])[batch.row_N]
+    set_weights(batch, "token_mean")
+    objective = Objective.of(ImportanceSampling(), [correction])
+    summary = objective(batch, {"logp": torch.tensor(differences - 1.0)})[1].summary()
+    found = summary[f"correction/{name}/truncated"], summary[f"correction/{name}/kept"]
+    assert found == pytest.approx((cut, kept))
 
 
 # --- values that cannot be ---

@@ -17,7 +17,7 @@ docs = runpy.run_path(str(ROOT / "scripts/docs.py"))
 PROSE = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("page", ["hooks", "components"])
+@pytest.mark.parametrize("page", ["hooks", "components", "presets"])
 def test_generated_page_is_fresh(page):
     path = ROOT / f"docs/{page}.md"
     assert path.read_text() == docs[page](), f"{path.name} is stale: run make docs"

@@ -182,10 +182,19 @@ class Objective:
             name = type(correction).__name__
             while name in each:
                 name += "_"
-            full_N = (batch.detach(batch.old_logp_N) - batch.sampler_logp_N).clamp(-20.0, 20.0).exp()
-            known_N = ~unknown_N
-            each[name] = (weight_N[known_N], keep_N[known_N], weight_N[known_N] < full_N[known_N] * (1 - 1e-6))
+            known_N, cut_N = ~unknown_N, keep_N & self._truncated(batch, correction, weight_N)
+            each[name] = (weight_N[known_N], keep_N[known_N], cut_N[known_N])
         return product_N, each
+
+    @staticmethod
+    def _truncated(batch: LossBatch, correction: Correction, weight_N: Tensor) -> Tensor:
+        """Where the weight is less than the ratio, of the token or of its whole sequence, that it stands for."""
+        if not correction.weighs:
+            return torch.zeros_like(weight_N, dtype=torch.bool)
+        full_N = (batch.detach(batch.old_logp_N) - batch.sampler_logp_N).nan_to_num(nan=0.0)
+        if correction.scope == "sequence":
+            full_N = batch.spread(batch.seq_sum(full_N))
+        return weight_N < full_N.clamp(-20.0, 20.0).exp() * (1 - 1e-6)
 
     def _reduce(self, term: Term, micro: TrainBatch, correction_N: Tensor | None) -> Tensor:
         """``coef · Σ weight · value``; where the weight is 0 the value, whatever it is, has no part in it."""

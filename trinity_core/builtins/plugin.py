@@ -149,6 +149,7 @@ def trinity_trackers() -> dict[str, str]:
         "jsonl": f"{HERE}.trackers.jsonl:Jsonl",
         "tensorboard": f"{HERE}.trackers.tensorboard:TensorBoard",
         "wandb": f"{HERE}.trackers.wandb:Wandb",
+        "alarms": f"{HERE}.trackers.alarms:Alarms",
     }
 
 

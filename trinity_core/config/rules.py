@@ -184,6 +184,17 @@ def _credit(config: RunConfig) -> None:
                 "policy's own words. Write taskset=[conversations] tasksets.conversations.path=FILE, or choose an advantage (raft keeps what succeeded)"
             )
     kl = algorithm.kl
+    if kl.coef != 0.0 and kl.estimator == "corrected_k3" and kl.where == "reward":
+        raise ConfigError(
+            "algorithm.kl.estimator: corrected_k3 differentiates its ratio, and what is in the reward has no gradient. Write "
+            "algorithm.kl.estimator=k1 (or k3), or algorithm.kl.where=loss"
+        )
+    attempts = config.groups_per_step * algorithm.group_size
+    if kl.target is not None and kl.horizon <= 0.2 * attempts:
+        raise ConfigError(
+            f"algorithm.kl.horizon: {kl.horizon:g} with {attempts} attempts a step could bring the coefficient to 0 in one step. "
+            f"Write at least {attempts}"
+        )
     if kl.target is not None and (kl.coef == 0.0 or isinstance(kl.coef, Schedule)):
         raise ConfigError(
             "algorithm.kl.target: an adaptive coefficient starts from a number above 0. Write algorithm.kl.coef=0.02, or target=null"

@@ -121,8 +121,10 @@ class Run(RunContext):
         digest = hashlib.blake2b(f"{self.seed}/{slot}".encode(), digest_size=16).digest()
         return np.random.default_rng(int.from_bytes(digest, "little"))
 
-    def alarm(self, action: Literal["checkpoint", "stop"], message: str) -> None:
-        self.alarm_raised = True
+    def alarm(self, action: Literal["warn", "checkpoint", "stop"], message: str) -> None:
+        self.tell("warned", message)
+        if action != "warn":
+            self.alarm_raised = True
         if action == "stop":
             self.stop_reason = self.stop_reason or message
 

@@ -214,7 +214,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
             assert isinstance(attempt.score, Ok)
             for name, value in attempt.score.parts.items():
                 parts.setdefault(name, []).append(value)
-        metrics |= {f"reward/{name}": float(np.mean(part)) for name, part in parts.items()}
+        metrics |= {f"reward/part/{name}": float(np.mean(part)) for name, part in parts.items()}
     if attempts:
         lengths = [attempt.num_actions for attempt in attempts]
         metrics |= {

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -205,7 +205,7 @@ def bare_config(**nodes: Any) -> RunConfig:
 class FakeRun(RunContext):
     """What a component may know of a run, without the run: an own folder, a seed, the shared nodes.
 
-    ``logged`` holds what components logged. Give ``config=config_for(...)`` for one with components.
+    ``logged`` and ``alarms`` hold what components logged and sounded. Give ``config=config_for(...)`` for one with components.
     """
 
     def __init__(
@@ -229,6 +229,8 @@ class FakeRun(RunContext):
         self.tokenizer = tokenizer or CharTokenizer()
         self.models = dict(models or {})
         self.logged: dict[str, list[float]] = {}
+        self.alarms: list[tuple[str, str]] = []
+        """(action, message) of each alarm."""
 
     @cached_property
     def renderer(self) -> Renderer:  # type: ignore[override]
@@ -238,6 +240,9 @@ class FakeRun(RunContext):
 
     def log(self, name: str, value: float) -> None:
         self.logged.setdefault(name, []).append(float(value))
+
+    def alarm(self, action: Literal["warn", "checkpoint", "stop"], message: str) -> None:
+        self.alarms.append((action, message))
 
     def rng(self, slot: str) -> np.random.Generator:
         digest = hashlib.blake2b(f"{self.seed}/{slot}".encode(), digest_size=16).digest()

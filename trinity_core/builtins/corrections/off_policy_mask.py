@@ -24,6 +24,7 @@ class OffPolicyMask(Correction):
     """
 
     scope: ClassVar[Any] = "sequence"
+    weighs: ClassVar[bool] = False
 
     delta: float = 0.1
     """Largest mean divergence, nats per token. The paper gives no value."""

@@ -188,13 +188,15 @@ def policy_terms_only(correction: Correction) -> None:
 
 
 def is_declared_right(correction: Correction) -> None:
-    """``scope`` is the smallest set that weights depend on: each token, or each sequence, and no more."""
+    """``scope`` is the smallest set that weights depend on: each token, or each sequence, and no more; ``weighs`` says whether
+    any weight is not 1."""
     require(correction.scope in ("token", "sequence"), f"scope {correction.scope!r} is unknown: token or sequence")
-    beyond = wider = False
+    beyond = wider = weighed = False
     for seed in range(4):
         world = _world(seed)
         batch = world.batch
         before = _asked(correction, world)
+        weighed = weighed or bool((before[0] != 1).any())
         for place in range(batch.num_actions):
             for by in (-3.0, 3.0):
                 sampler_N = batch.sampler_logp_N.copy()
@@ -205,6 +207,12 @@ def is_declared_right(correction: Correction) -> None:
                 beyond = beyond or bool((changed_N & ~same_N).any())
                 changed_N[place] = False
                 wider = wider or bool(changed_N.any())
+    require(
+        weighed == correction.weighs,
+        "a weight differs from 1: leave weighs as it is, True"
+        if weighed
+        else "all weights are 1. Declare weighs = False",
+    )
     require(
         not beyond, "weights depend on other sequences: a correction sees one micro-batch, cut anywhere between them"
     )
