@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -115,6 +116,35 @@ def test_each_cell_of_a_sweep_equals_the_same_stages_alone(project, capsys):
     assert digests(project / "cells" / "1") == digests(project / "run") != digests(project / "cells" / "0")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert len(rows) == 2 and all("finished" in row for row in rows)
+
+
+COUNTING = """
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from trinity_core.protocols import Tracker
+
+@dataclass(frozen=True)
+class Counting(Tracker):
+    def started(self, run):
+        models = [one for one in gc.get_objects() if type(one).__name__ == "LiveFake"]
+        with open("models.txt", "a") as file:
+            file.write(f"{len(models)} ")
+"""
+
+
+def test_a_stages_model_is_gone_before_the_next_is_loaded(project):
+    (project / "counting.py").write_text(COUNTING)
+    gc.collect()
+    before = sum(type(one).__name__ == "LiveFake" for one in gc.get_objects())
+    gc.disable()
+    try:
+        run(BOTH, "tracker=[counting:Counting]")
+    finally:
+        gc.enable()
+        sys.modules.pop("counting", None)
+    counted = [int(word) - before for word in (project / "models.txt").read_text().split()]
+    assert counted == [1, 1]
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

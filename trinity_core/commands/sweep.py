@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -119,6 +120,7 @@ def _run(cell: Cell) -> None:
             summary = staged.run(partial(print, "---", file=sys.stderr))
         else:
             summary = start(cell.config, cell.words, out=cell.folder)
+        gc.collect()  # parts know each other: without this a model stays in memory beside the next one
     except KeyboardInterrupt:
         raise
     except Exception as error:

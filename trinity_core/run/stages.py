@@ -7,6 +7,7 @@ summary.json     of the whole, written at the end, also after a failure
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,6 +130,7 @@ class StagedRun:
             else:
                 words = [*stage.words, *self._weights(stage)]
                 start(_config(words), words, out=folder)
+            gc.collect()  # parts know each other: without this a model stays in memory beside the next one
         self.status[stage.number] = "finished"
         following = self.stages[stage.number : stage.number + 1]
         if any(not _ended(self.folder.path / after.folder) for after in following):
