@@ -248,5 +248,7 @@ def _source_of(plugin: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?``, or nothing where nothing is near."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(known), n=3)
+    # letters that changed places are the likeliest slip: gpro is grpo, not gspo
+    close.sort(key=lambda found: sorted(found) != sorted(name))
     return f" Did you mean {close[0]!r}?" if close else ""
