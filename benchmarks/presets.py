@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PRESETS = "grpo,dr_grpo,rloo,reinforce_pp,gspo,cispo,opmd,ppo"
-WORDS = {"ppo": ["steps=80"]}
+WORDS = {"ppo": ["steps=80", "algorithm.group_size=8", "critic.lr=1e-4"]}
 """What a preset needs beside its name."""
 
 
