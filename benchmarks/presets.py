@@ -34,14 +34,20 @@ def main() -> None:
                 subprocess.run(command, check=True, stdout=log, stderr=log)
         rows.append((preset, json.loads((folder / "summary.json").read_text())))
         print(row(*rows[-1]), file=sys.stderr, flush=True)
-    print("| preset | steps | before | after (95 % interval) | seconds of training |\n|---|---|---|---|---|")
+    print("| preset | steps | before (95 % interval) | after | seconds of training |\n|---|---|---|---|---|")
     print("\n".join(row(*one) for one in rows))
 
 
 def row(preset: str, summary: dict) -> str:
-    before, after = summary["eval_before"], summary["eval_after"]
-    interval = f"{after['accuracy']:.3f} ({after['ci_low']:.3f}-{after['ci_high']:.3f})"
-    return f"| {preset} | {summary['steps']} | {before['accuracy']:.3f} | {interval} | {summary['train_seconds']:.0f} |"
+    before, after = (shown(summary.get(moment)) for moment in ("eval_before", "eval_after"))
+    return f"| {preset} | {summary['steps']} | {before} | {after} | {summary['train_seconds']:.0f} |"
+
+
+def shown(evaluation: dict | None) -> str:
+    """Accuracy with its interval; a dash where the words turned the evaluation off."""
+    if not evaluation:
+        return "-"
+    return f"{evaluation['accuracy']:.3f} ({evaluation['ci_low']:.3f}-{evaluation['ci_high']:.3f})"
 
 
 if __name__ == "__main__":
