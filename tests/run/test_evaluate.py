@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
+from trinity_core.config.check import check
+from trinity_core.config.compose import compose
+from trinity_core.run import start
 from trinity_core.run.evaluate import is_right, pass_at_k, summarize, wilson
 from trinity_core.types import Attempt, Fault, Group, Ok, Task
 
@@ -38,6 +42,36 @@ def test_one_right_in_four_has_pass_at_four_of_one():
 def test_a_fault_is_left_out_and_counted_never_taken_as_wrong():
     result = summarize([group(1.0), group("timeout"), group(0.0)])
     assert (result["accuracy"], result["n"], result["unscored"]) == (0.5, 2, 1)
+
+
+def test_without_any_score_there_is_no_accuracy():
+    for played in ([], [group("timeout"), group("timeout")]):
+        result = summarize(played)
+        assert (result["n"], result["unscored"]) == (0, len(played))
+        assert [result[name] for name in ("accuracy", "ci_low", "ci_high", "score")] == [None] * 4
+
+
+def test_an_evaluation_without_any_score_says_why_and_shows_no_number(tmp_path, capsys):
+    words = [
+        "recipe=fake", "mode=bench", "tracker=[console,jsonl]", "reward=[]", "eval.limit=3", "eval.attempts=2",
+        "+reward@rewards.lost=tests.e2e.user_parts:Unparseable", f"out={tmp_path / 'run'}",
+    ]  # fmt: skip
+    summary = start(check(compose(words)), words)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (told,) = [line for line in lines if line["event"] == "evaluated"]
+    assert (told["accuracy"], told["ci_low"], told["ci_high"], told["n"], told["unscored"]) == (None, None, None, 0, 6)
+    assert summary["bench"][0]["accuracy"] is None
+    (warning,) = [line["message"] for line in lines if line["event"] == "warned"]
+    assert warning.startswith(
+        "evaluation of version 0 on digits: none of 6 attempts has a score, so there is no accuracy. 6 times: "
+    )
+    assert "the gold answer cannot be read" in warning
+    shown = capsys.readouterr().out
+    assert "digits: none  n = 0  (6 without a score)" in shown and "0.000" not in shown
+    from trinity_core.commands.stages import _accuracy
+    from trinity_core.commands.sweep import _metric
+
+    assert _metric(summary) == "digits none" and _accuracy(summary["bench"][0]) == "none"
 
 
 def test_right_is_decided_by_the_first_reward_not_by_the_sum():

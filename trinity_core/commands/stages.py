@@ -71,4 +71,6 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _accuracy(found: dict[str, Any] | None) -> str:
-    return f"{found['accuracy']:.3f}" if found else ""
+    if not found:
+        return ""
+    return "none" if found["accuracy"] is None else f"{found['accuracy']:.3f}"

@@ -139,11 +139,10 @@ def _metric(summary: dict[str, Any]) -> str:
     """Accuracy after training by taskset where there was an evaluation, else the reward of the last step."""
     after = summary.get("eval_after") or {}
     rows = after.items() if "accuracy" not in after else [("", after)]
-    shown = [
-        f"{slot} {row['accuracy']:.3f}".strip() for slot, row in rows if isinstance(row, dict) and "accuracy" in row
-    ]
-    if not shown and summary.get("bench"):
-        shown = [f"{row['taskset']} {row['accuracy']:.3f}" for row in summary["bench"]]
+    found = [(slot, row["accuracy"]) for slot, row in rows if isinstance(row, dict) and "accuracy" in row]
+    if not found and summary.get("bench"):
+        found = [(row["taskset"], row["accuracy"]) for row in summary["bench"]]
+    shown = [f"{slot} {'none' if value is None else f'{value:.3f}'}".strip() for slot, value in found]
     if not shown and summary.get("reward") is not None:
         shown = [f"reward {round(summary['reward'], 3) + 0.0:.3f}"]
     return ", ".join(shown) or f"{summary.get('steps', '?')} steps"

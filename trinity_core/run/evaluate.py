@@ -48,7 +48,8 @@ def is_right(score: Ok) -> bool:
 def summarize(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy with a 95 % interval (over tasks), mean score, pass@k and maj@k where there are several attempts.
 
-    Attempts without a score (faults, invalid golds) are left out and counted, never taken as wrong.
+    Attempts without a score (faults, invalid golds) are left out and counted, never taken as wrong. Where none has a score there
+    is no accuracy: ``None``, as for its interval and the score.
     """
     rights, scores, passed, majority = [], [], [], []
     unscored = 0
@@ -66,7 +67,9 @@ def summarize(groups: Sequence[Group]) -> dict[str, Any]:
         most = Counter(attempt.text.strip() for attempt in ok).most_common(1)[0][0]
         majority.append(float(next(r for attempt, r in zip(ok, right) if attempt.text.strip() == most)))
     n = len(rights)
-    accuracy = float(np.mean(rights)) if n else 0.0
+    if not n:
+        return dict.fromkeys(("accuracy", "ci_low", "ci_high")) | {"n": 0, "score": None, "unscored": unscored}
+    accuracy = float(np.mean(rights))
     if k <= 1 or len(set(rights)) <= 1:  # no spread between tasks says nothing about its error
         low, high = wilson(sum(rights), n)
     else:  # tasks are the independent units
@@ -77,7 +80,7 @@ def summarize(groups: Sequence[Group]) -> dict[str, Any]:
         "ci_low": low,
         "ci_high": high,
         "n": n,
-        "score": float(np.mean(scores)) if n else 0.0,
+        "score": float(np.mean(scores)),
         "unscored": unscored,
     }
     if k > 1:
@@ -141,7 +144,19 @@ class Evaluator:
             self.done.append(result)
             write_json(self.run.dir / FILE, self.done)
             self.run.tell("evaluated", step, slot, result)
+            if not result["n"]:
+                self.run.tell("warned", f"evaluation of version {step} on {slot}: {self.why_none(groups)}")
         self.run.phase_of_trainer = ""
+
+    @staticmethod
+    def why_none(groups: Sequence[Group]) -> str:
+        """What to say of an evaluation in which nothing has a score."""
+        attempts = [attempt for group in groups for attempt in group.attempts]
+        if not attempts:
+            return "no attempt was played, so there is no accuracy"
+        told = Counter(getattr(attempt.score, "reason", None) or "no reward gave one" for attempt in attempts)
+        most, times = told.most_common(1)[0]
+        return f"none of {len(attempts)} attempts has a score, so there is no accuracy. {times} times: {most}"
 
     def settings(self, slot: str) -> str:
         """Hash of everything that an evaluation's number depends on besides the weights."""

@@ -90,7 +90,8 @@ class LiveWandb(Tracker):
         self._live.log({"train/step": step, **{f"train/{name}": value for name, value in metrics.items()}})
 
     def evaluated(self, step: int, taskset: str, result: Mapping[str, Any]) -> None:
-        values = {f"eval/{taskset}/{name}": value for name, value in result.items() if name not in ("step", "taskset")}
+        kept = {name: value for name, value in result.items() if name not in ("step", "taskset") and value is not None}
+        values = {f"eval/{taskset}/{name}": value for name, value in kept.items()}
         self._live.log({"eval/step": step, **values})
 
     def finished(self, summary: Mapping[str, Any]) -> None:

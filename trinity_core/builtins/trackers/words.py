@@ -96,9 +96,9 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def accuracy(result: Mapping[str, Any]) -> str:
-    """``0.913  95 % 0.866 … 0.946  n = 200``, with whatever else was counted."""
-    line = f"{result.get('accuracy', float('nan')):.3f}"
-    if "ci_low" in result and "ci_high" in result:
+    """``0.913  95 % 0.866 … 0.946  n = 200``, with whatever else was counted; ``none`` where nothing had a score."""
+    line = "none" if result.get("accuracy") is None else f"{result['accuracy']:.3f}"
+    if result.get("ci_low") is not None and result.get("ci_high") is not None:
         line += f"  95 % {result['ci_low']:.3f} … {result['ci_high']:.3f}"
     if "n" in result:
         line += f"  n = {result['n']}"
