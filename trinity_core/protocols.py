@@ -197,6 +197,9 @@ class Operator(Component):
 
     makes_pairs: ClassVar[bool] = False
     """It sets ``Group.pairs``: a loss over pairs can do without data that brings them."""
+    timeout_s: ClassVar[float] = 60.0
+    """Wall-clock limit for one group; past it the run ends. A ``def`` is killed at it; an ``async def`` gets a moment of grace to
+    say itself what came of its wait."""
 
     def __call__(self, group: Group) -> Any:
         raise NotImplementedError
@@ -409,6 +412,9 @@ class Advantage(Component):
 
     claims: ClassVar[frozenset[str]] = frozenset()
     """*zero_on_constant_group, shift_invariant, scale_invariant, needs_group*: what the kit tests, both ways."""
+    selects: ClassVar[bool] = False
+    """It leaves out attempts that are not worth imitating (``Credit.keep_N``): a loss that imitates needs that, where tasks are
+    played."""
 
     def needs(self) -> frozenset[Need]:
         return frozenset()

