@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from typing import ClassVar
@@ -205,13 +206,25 @@ def test_the_command_ends_with_one_message_and_leaves_nothing(case, tmp_path):
     assert not any(tmp_path.iterdir()), "no folder was made"
 
 
+def test_a_base_in_4_bits_is_refused_where_its_kernels_are_missing(monkeypatch):
+    """The library is hidden from the search: this process may have it."""
+    words = ["backend=local", "engine=hf", "model=smollm2", "model.lora={rank: 4, quantize: nf4}"]
+    known = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *at: None if name == "bitsandbytes" else known(name, *at)
+    )
+    with pytest.raises(
+        ConfigError, match=r"^model\.lora\.quantize: nf4 needs bitsandbytes, which is not installed\. Run `pip install"
+    ):
+        check(compose(words))
+    check(compose([*words, "model.lora.quantize=null"]))
+
+
 @pytest.mark.slow
-def test_a_teacher_of_another_vocabulary_is_refused_before_any_weights_are_read(tmp_path):
-    """The policy's weights are damaged: who reads them would say so."""
+def test_a_teacher_of_another_vocabulary_is_refused_before_anything_is_played(tmp_path):
     from trinity_core.testing.tiny import make_tiny
 
     policy, teacher = make_tiny(tmp_path / "policy"), make_tiny(tmp_path / "teacher", extra_tokens=5)
-    (policy / "model.safetensors").write_bytes(b"damaged")
     done = trinity(
         "run", f"model.path={policy}", "tracker=[]", "algorithm=jsd", f"teacher.path={teacher}", "steps=1", "out=out",
         cwd=tmp_path, check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,6 +81,7 @@ def refuse_combinations(config: RunConfig) -> None:
     _meeting(config)
     refuse_unmet_needs(config)
     _files(config)
+    _quantized(config)
     _own_refusals(config)
 
 
@@ -233,6 +235,16 @@ def _files(config: RunConfig) -> None:
                 f"{node}.chat_template: there is no file {template}. Give a file with a Jinja template, or write "
                 f"{node}.chat_template=null"
             )
+
+
+def _quantized(config: RunConfig) -> None:
+    """A base in 4 bits needs its kernels wherever it is loaded: by the backend, and by the engine that samples from it."""
+    lora = config.model.lora
+    if lora is not None and lora.quantize is not None and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            f"model.lora.quantize: {lora.quantize} needs bitsandbytes, which is not installed. Run "
+            "`pip install 'trinity-core[local,qlora]'`, or write model.lora.quantize=null"
+        )
 
 
 def _is_local(path: str) -> bool:
