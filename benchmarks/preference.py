@@ -26,12 +26,12 @@ def main() -> None:
     given = parser.parse_args()
     words = ["recipe=quickstart", "algorithm=dpo", "operator=[best_worst]", "eval.before=false", "eval.after=false"]
     train, held, model = given.out / "train", given.out / "held", given.out / "model"
-    play = [*TRINITY, "run", "mode=explore", *words]
-    subprocess.run([*play, f"steps={given.steps}", f"out={train}"], check=True, stdout=sys.stderr)
-    test = ["tasksets.numbers.split=test", "seed=7", "steps=8", f"out={held}"]
-    subprocess.run([*play, *test], check=True, stdout=sys.stderr)
-    subprocess.run([*TRINITY, "run", f"resume={train}", "mode=train"], check=True, stdout=sys.stderr)
-    subprocess.run([*TRINITY, "export", str(train), str(model)], check=True, stdout=sys.stderr)
+    play = ["run", "mode=explore", *words]
+    test = ["tasksets.numbers.split=test", "seed=7", "steps=8"]
+    command(train / "words.json", *play, f"steps={given.steps}", f"out={train}")
+    command(held / "words.json", *play, *test, f"out={held}")
+    command(train / "checkpoints", "run", f"resume={train}", "mode=train")
+    command(model, "export", str(train), str(model))
 
     from transformers import AutoModelForCausalLM
 
@@ -49,6 +49,12 @@ def main() -> None:
     print("| | loss | margin (β · difference of log-ratios) | pairs won |\n|---|---|---|---|")
     print(f"| before, {len(pairs)} held-out pairs | {math.log(2):.4f} | 0 | - |")
     print(f"| after {given.steps} steps | {loss:.4f} | {sum(margins) / len(margins):.3f} | {won:.2f} |")
+
+
+def command(made: Path, *words: str) -> None:
+    """Run ``trinity WORDS`` unless what it makes is there already."""
+    if not made.exists():
+        subprocess.run([*TRINITY, *words], check=True, stdout=sys.stderr)
 
 
 def pairs_of(run: Path) -> list[tuple[tuple[list[int], int], tuple[list[int], int]]]:
