@@ -110,6 +110,9 @@ BAD = {
     "algorithm.kl.coef=inf": "algorithm.kl.coef: must be a finite number",
     "loss.clip_low=nan": "loss.clip_low: must be a finite number",
     "optim.betas=[2,3]": "optim.betas: both must be at least 0 and less than 1",
+    "model.lora={rank:4,alpha:0}": "model.lora.alpha: must be more than 0, got 0",
+    "advantage=stand_ins:Valued critic=value_head critic.warmup_steps=-1": "critic.warmup_steps: must be at least 0",
+    "advantage=stand_ins:Valued critic=value_head critic.clip=0": "critic.clip: must be more than 0",
     "trainer.max_uses=2": "with trainer.max_uses=2 the trainer learns from older policies",
 }
 
