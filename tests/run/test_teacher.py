@@ -95,6 +95,45 @@ def test_actions_outside_every_reply_are_refused_for_a_teacher_with_its_own_temp
         in_words_of(Formal(), CharTokenizer(), [broken], batch)
 
 
+def contexts(attempt: Attempt) -> list[str]:
+    """What a teacher with its own template reads before each reply of ``attempt``, and the reply."""
+    groups = [Group("run/0", attempt.task, [attempt])]
+    theirs = in_words_of(Formal(), CharTokenizer(), groups, assemble(groups, seed=0, step=0))
+    ends = zip(theirs.offsets_B1, theirs.offsets_B1[1:])
+    return [Formal().decode(theirs.tokens_T[a:b]) for a, b in ends]
+
+
+def test_replies_of_examples_in_the_prompt_are_not_the_policys() -> None:
+    """With a solved example before the question, the only call is the second assistant's message, not the first."""
+    attempt = FakeAttempt("7", answer="7", score=1.0)
+    example = [{"role": "user", "content": "say 3"}, {"role": "assistant", "content": "7"}]
+    attempt.messages = [*example, *attempt.messages]
+    asked = attempt.messages[2]["content"]
+    assert contexts(attempt) == [f"be rightsay 37{asked}7"]
+
+
+def test_a_call_whose_reply_was_taken_out_of_the_conversation_is_refused() -> None:
+    """A workflow that forgets earlier turns: what the policy read before the first call is nowhere."""
+    attempt = two_calls()
+    del attempt.messages[:2]
+    with pytest.raises(RunError, match="lie outside any reply"):
+        contexts(attempt)
+
+
+def test_given_turns_that_are_sequences_of_their_own_have_their_own_context() -> None:
+    """A template that does not keep earlier turns: each reply stands behind the messages before it, not before the last one."""
+    tokenizer, task, rows = CharTokenizer(), FakeTask("c", "say it"), []
+    messages = [*task.messages]
+    for said, asked in (("ab", "again"), ("c", "")):
+        before, words = tokenizer.render(messages), tokenizer.encode(said)
+        tokens = np.array([*before, *words], np.int32)
+        origin = np.array([Origin.CONTEXT] * len(before) + [Origin.TARGET] * len(words), np.uint8)
+        rows.append(Experience(tokens, origin, np.full(len(tokens), np.nan, np.float32)))
+        messages += [{"role": "assistant", "content": said}, *([{"role": "user", "content": asked}] if asked else [])]
+    attempt = Attempt(rows, "expert", "c", messages, task=task)
+    assert contexts(attempt) == ["be rightsay itab", "be rightsay itabagainc"]
+
+
 def steps(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     words = (*DIGITS, *SMALL, *words)
     start(config_for(*words), list(words), out=tmp_path / "out")

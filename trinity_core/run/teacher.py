@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from trinity_core.algo.assemble import trainable
 from trinity_core.algo.batch import TrainBatch
 from trinity_core.errors import RunError
 from trinity_core.protocols import LiveBackend, LiveEngine, Tokenizer
-from trinity_core.types import Experience, Group, Message, Origin
+from trinity_core.types import Attempt, Experience, Group, Message, Origin
 
 
 class BackendTeacher:
@@ -53,6 +53,7 @@ class EngineTeacher:
 
 
 Teacher = BackendTeacher | EngineTeacher
+_Span = tuple[slice, Sequence[Message]]
 
 
 def in_words_of(theirs: Tokenizer, ours: Tokenizer, groups: Sequence[Group], batch: TrainBatch) -> TrainBatch:
@@ -62,10 +63,10 @@ def in_words_of(theirs: Tokenizer, ours: Tokenizer, groups: Sequence[Group], bat
     if theirs.digest() == ours.digest():
         return batch
     rows, tokens, lengths, first, actions = [], [], [], 0, []
-    for row, (messages, experience) in enumerate(_experiences(groups)):
+    for row, (experience, spans) in enumerate(_experiences(groups, ours)):
         begin, end = np.searchsorted(batch.row_N, [row, row + 1])
         action_T = batch.action_N[begin:end] - batch.offsets_B1[row]
-        for span, before in _spans(experience, messages):
+        for span, before in spans:
             inside_T = action_T[(action_T >= span.start) & (action_T < span.stop)]
             if not len(inside_T):
                 continue
@@ -99,16 +100,13 @@ def in_words_of(theirs: Tokenizer, ours: Tokenizer, groups: Sequence[Group], bat
     )
 
 
-def _experiences(groups: Sequence[Group]) -> list[tuple[list[Message], Experience]]:
-    """Conversation and sequence of each row of the batch, in its order."""
-    return [
-        (attempt.messages, experience)
-        for group in groups
-        for attempt in group.attempts
-        if trainable(attempt)
-        for experience in attempt.experiences
-        if len(_actions(experience))
-    ]
+def _experiences(groups: Sequence[Group], ours: Tokenizer) -> Iterator[tuple[Experience, list[_Span]]]:
+    """Sequence of each row of the batch, in its order, and the replies in it with the messages before them."""
+    for group in groups:
+        for attempt in group.attempts:
+            if trainable(attempt):
+                spans = _spans(attempt, ours)
+                yield from (pair for pair in zip(attempt.experiences, spans) if len(_actions(pair[0])))
 
 
 def _actions(experience: Experience) -> NDArray[np.intp]:
@@ -117,16 +115,25 @@ def _actions(experience: Experience) -> NDArray[np.intp]:
     return found[~((experience.origin_T[found] == Origin.SAMPLED) & np.isnan(experience.logp_T[found]))]
 
 
-def _spans(experience: Experience, messages: Sequence[Message]) -> list[tuple[slice, Sequence[Message]]]:
-    """Where each reply lies in the sequence, and the messages before it. Call k of an attempt is its k-th reply."""
+def _spans(attempt: Attempt, ours: Tokenizer) -> list[list[_Span]]:
+    """Of each experience: where each reply lies in it, and the messages before it. The policy's replies are the last;
+    others, of examples in a prompt say, may stand before them. A call whose words no message has is in no span."""
+    messages = attempt.messages
     replies = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    if experience.calls:
-        calls = sorted(experience.calls, key=lambda call: call.start)
-        return [
-            (slice(call.start, call.stop), messages[: replies[call.step]]) for call in calls if call.step < len(replies)
-        ]
-    edges = np.flatnonzero(np.diff(experience.action_T) > 1)
-    starts = [0, *(edges + 1)]
-    stops = [*(edges + 1), len(experience.action_T)]
-    runs = [slice(int(experience.action_T[a]), int(experience.action_T[b - 1]) + 1) for a, b in zip(starts, stops)]
-    return [(run, messages[:place]) for run, place in zip(runs, replies[-len(runs) :])] if len(replies) else []
+    calls = [(call, n) for n, one in enumerate(attempt.experiences) for call in one.calls if call.stop > call.start]
+    found: list[list[_Span]] = [[] for _ in attempt.experiences]
+    if any(one.calls for one in attempt.experiences):
+        for call, number in sorted(calls, key=lambda one: -one[0].step):
+            said = ours.decode(attempt.experiences[number].tokens_T[call.start : call.stop], skip_special=True).strip()
+            while replies:
+                message = messages[place := replies.pop()]
+                if message.get("tool_calls") or str(message.get("content") or "").strip() == said:
+                    found[number].append((slice(call.start, call.stop), messages[:place]))
+                    break
+        return [sorted(spans, key=lambda span: span[0].start) for spans in found]
+    for number in range(len(found) - 1, -1, -1):  # given: each reply is a run of targets, over all experiences in order
+        action_T = attempt.experiences[number].action_T
+        edges = np.flatnonzero(np.diff(action_T) > 1) + 1
+        runs = [slice(int(run[0]), int(run[-1]) + 1) for run in np.split(action_T, edges) if len(run)]
+        found[number] = [(run, messages[: replies.pop()]) for run in reversed(runs) if replies][::-1]
+    return found
