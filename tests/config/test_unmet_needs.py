@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("algorithm.kl.coef=0.1 algorithm.kl.estimator=k1", "or algorithm.kl.where=reward", "algorithm.kl.where=reward"),
     ("algorithm.kl.coef=0.1 algorithm.kl.estimator=corrected_k3 algorithm.kl.where=reward", "algorithm.kl.estimator: corrected_k3 differentiates its ratio", "algorithm.kl.estimator=k1"),
     ("algorithm.kl.coef=0.1 algorithm.kl.estimator=corrected_k3 algorithm.kl.where=reward", "or algorithm.kl.where=loss", "algorithm.kl.where=loss"),
-    (f"algorithm=dpo {PAIRS} algorithm.kl.coef=0.1 algorithm.kl.where=reward", "algorithm.kl.where: without an advantage no reward reaches the loss", "algorithm.kl.where=loss"),
+    ("algorithm=dpo operator=[best_worst] algorithm.kl.coef=0.1 algorithm.kl.where=reward", "algorithm.kl.where: without an advantage no reward reaches the loss", "algorithm.kl.where=loss"),
     ("algorithm.kl.target=0.1", "algorithm.kl.target: an adaptive coefficient starts from a number above 0.", "algorithm.kl.coef=0.02"),
     ("algorithm.kl.target=0.1", "or algorithm.kl.target=null", "algorithm.kl.target=null"),
     ("algorithm.kl.target=0.1 algorithm.kl.coef={start:0.1,end:0,steps:9}", "algorithm.kl.target: an adaptive coefficient starts from a number", "algorithm.kl.coef=0.02"),

@@ -14,6 +14,8 @@ def refuse_what_would_not_be_learned(config: RunConfig) -> None:
     _credit(config)
     _imitation(config)
     _kl(config)
+    _given(config)
+    _updates(config)
     _old_logp(config)
     _corrections(config)
 
@@ -33,6 +35,11 @@ def _credit(config: RunConfig) -> None:
         raise ConfigError(
             f"algorithm.group_size: operator {makers[0]!r} makes pairs of the attempts of a group, and a group of one has no two. "
             "Write algorithm.group_size=8"
+        )
+    if makers and "pairs" not in loss.needs():
+        raise ConfigError(
+            f"operators: {makers[0]!r} leaves a chosen and a rejected attempt of each group, which get no credit, and loss {name!r} does not "
+            "learn from pairs. Write loss=dpo, or operator=[]"
         )
     if loss.unit != "token" and algorithm.reduction is not None:
         raise ConfigError(
@@ -58,6 +65,41 @@ def _imitation(config: RunConfig) -> None:
         raise ConfigError(
             f"advantage: loss {name!r} imitates whatever is played, and {config.parts['advantage'].name!r} leaves nothing out: failures would "
             "be learned as successes are. Write advantage=raft, or loss=ppo"
+        )
+
+
+def _given(config: RunConfig) -> None:
+    """Credit, KL and entropy are of what the policy said itself: where nothing is sampled they are 0. What is played beside what is
+    given is not worth imitating as it stands."""
+    algorithm, loss, advantage = config.algorithm, config.part("loss"), config.part("advantage")
+    played = [slot for slot, part in config.slots("tasksets").items() if not part.component.gives()]
+    if played and type(loss).imitates and advantage is None and config.mode in ("both", "explore"):
+        raise ConfigError(
+            f"advantage: loss {config.parts['loss'].name!r} without an advantage imitates what is played of tasksets.{played[0]} too, failures "
+            f"as well. Write advantage=raft, which keeps what succeeded, or ~tasksets.{played[0]}"
+        )
+    if plays(config) or config.mode == "bench":
+        return
+    if advantage is not None and READS_ADVANTAGE & loss.claims:
+        raise ConfigError(
+            f"advantage: {config.parts['advantage'].name!r} gives credit to what the policy said, and every task brings its attempts along: "
+            f"loss {config.parts['loss'].name!r} would learn nothing. Write algorithm=sft, or algorithm=dpo for pairs"
+        )
+    for path, coef in (("algorithm.kl.coef", algorithm.kl.coef), ("algorithm.entropy_coef", algorithm.entropy_coef)):
+        if coef != 0.0:
+            raise ConfigError(
+                f"{path}: it is over the policy's own words, and every task brings its attempts along: it would be 0 in every step. "
+                f"Write {path}=0"
+            )
+
+
+def _updates(config: RunConfig) -> None:
+    """A step is cut into updates by whole groups."""
+    optim = config.optim
+    if optim.mini_batches > config.groups_per_step and not config.slots("operators") and config.mode != "bench":
+        raise ConfigError(
+            f"optim.mini_batches: an update has whole groups, and {config.groups_per_step} a step (groups_per_step) are at most as many "
+            f"updates, not {optim.mini_batches}. Write optim.mini_batches={config.groups_per_step}"
         )
 
 
