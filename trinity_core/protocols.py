@@ -412,9 +412,6 @@ class Advantage(Component):
 
     claims: ClassVar[frozenset[str]] = frozenset()
     """*zero_on_constant_group, shift_invariant, scale_invariant, needs_group*: what the kit tests, both ways."""
-    selects: ClassVar[bool] = False
-    """It leaves out attempts that are not worth imitating (``Credit.keep_N``): a loss that imitates needs that, where tasks are
-    played."""
 
     def needs(self) -> frozenset[Need]:
         return frozenset()

@@ -88,8 +88,6 @@ REFUSED: list[tuple[str, str, str]] = [
     ("algorithm.old_logp=forward algorithm.kl.coef=0.1 algorithm.kl.target=0.1", "algorithm.old_logp: an adaptive KL coefficient reads the KL under the policy that began the step", "algorithm.old_logp=auto"),
     ("algorithm.old_logp=forward advantage=clip_b", "algorithm.old_logp: advantage 'clip_b' reads log-probabilities before the first forward.", "algorithm.old_logp=auto"),
     ("algorithm.old_logp=forward optim.epochs=2", "so the ratio of loss 'ppo' would always be 1.", "algorithm.old_logp=auto"),
-    ("loss=sft", "advantage: loss 'sft' imitates whatever is played, and 'grpo' leaves nothing out", "advantage=raft"),
-    ("loss=sft_is", "advantage: loss 'sft_is' imitates whatever is played", "loss=ppo"),
     # --- units, and ratios that would count twice or not at all
     (f"algorithm=dpo {PAIRS} algorithm.reduction=token_mean", "algorithm.reduction: loss 'dpo' gives one value per pair", "algorithm.reduction=null"),
     ("algorithm=sppo algorithm.reduction=seq_mean_token_sum", "algorithm.reduction: loss 'sppo' gives one value per sequence", "algorithm.reduction=null"),

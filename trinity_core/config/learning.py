@@ -49,22 +49,16 @@ def _credit(config: RunConfig) -> None:
 
 
 def _imitation(config: RunConfig) -> None:
-    """Who imitates learns failures as well, unless somebody leaves them out."""
-    loss, advantage, name = config.part("loss"), config.part("advantage"), config.parts["loss"].name
-    if not type(loss).imitates or config.mode not in ("both", "explore"):
+    """Who imitates without an advantage needs data that is worth it."""
+    loss, name = config.part("loss"), config.parts["loss"].name
+    if config.part("advantage") is not None or not type(loss).imitates or config.mode not in ("both", "explore"):
         return
-    if advantage is None:
-        given = {role for part in config.slots("tasksets").values() for role in part.component.gives()}
-        if "expert" not in given:
-            raise ConfigError(
-                f"tasksets: loss {name!r} without an advantage imitates whatever it is given, and no taskset brings anything but the "
-                "policy's own words. Write taskset=[conversations] tasksets.conversations.path=FILE, or advantage=raft, which keeps what "
-                "succeeded"
-            )
-    elif plays(config) and not type(advantage).selects:
+    given = {role for part in config.slots("tasksets").values() for role in part.component.gives()}
+    if "expert" not in given:
         raise ConfigError(
-            f"advantage: loss {name!r} imitates whatever is played, and {config.parts['advantage'].name!r} leaves nothing out: failures would "
-            "be learned as successes are. Write advantage=raft, or loss=ppo"
+            f"tasksets: loss {name!r} without an advantage imitates whatever it is given, and no taskset brings anything but the "
+            "policy's own words. Write taskset=[conversations] tasksets.conversations.path=FILE, or advantage=raft, which keeps what "
+            "succeeded"
         )
 
 
