@@ -47,7 +47,9 @@ class Training:
         self.deliveries = 0
         self._published = False
         kl = run.config.algorithm.kl
-        self.kl_coef: float | None = evaluate(kl.coef, 0) if kl.target is not None else None
+        self.kl_start: float | None = evaluate(kl.coef, 0) if kl.target is not None else None
+        """What an adaptive KL coefficient starts from."""
+        self.kl_coef = self.kl_start
         """Present value of an adaptive KL coefficient."""
         self.teacher = teacher_of(run)
         self.metrics_chain = ""
@@ -120,6 +122,7 @@ class Training:
             "deliveries": self.deliveries,
             "metrics_chain": self.metrics_chain,
             "kl_coef": self.kl_coef,
+            "kl_start": self.kl_start,
             "train_seconds": self.run.clock.seconds,
             "tokens_sampled": self.run.tokens_sampled,
             "has_trained": self.run.has_trained,
@@ -152,8 +155,9 @@ class Training:
         self.run.step = int(state["step"])
         self.deliveries = int(state["deliveries"])
         self.metrics_chain = str(state["metrics_chain"])
-        if self.kl_coef is not None and state.get("kl_coef") is not None:
-            self.kl_coef = float(state["kl_coef"])
+        started = state.get("kl_start", self.kl_start)
+        if self.kl_coef is not None and state.get("kl_coef") is not None and started == self.kl_start:
+            self.kl_coef = float(state["kl_coef"])  # unless another start was typed
         self.run.clock.add(float(state["train_seconds"]))
         self.run.tokens_sampled = int(state["tokens_sampled"])
         self.run.has_trained = bool(state["has_trained"])
