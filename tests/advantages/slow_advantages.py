@@ -359,4 +359,7 @@ def raft(batch, *, threshold=0.0):
     def success(one, everyone):
         return one.counts and one.reward > threshold
 
-    return per_attempt(batch, lambda one, everyone: float(success(one, everyone)), success)
+    def imitated(one, everyone):
+        return one.role == "expert" or success(one, everyone)
+
+    return per_attempt(batch, lambda one, everyone: float(success(one, everyone)), imitated)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trinity_core.algo import AdvantageBatch
+from trinity_core.builtins.advantages.raft import RewardRanked
 from trinity_core.config.check import check
 from trinity_core.config.compose import compose
 from trinity_core.errors import ConfigError
@@ -18,6 +20,7 @@ REFUSED = [
     (f"algorithm=dpo {PAIRS} algorithm.kl.coef=0.1 algorithm.kl.target=0.1", "it would be 0 in every step", "algorithm.kl.coef=0"),
     (f"algorithm=grpo {SHOWN}", "advantage: 'grpo' gives credit to what the policy said", "algorithm=sft"),
     (f"algorithm=reinforce {PAIRS}", "loss 'ppo' would learn nothing", "algorithm=dpo"),
+    (f"algorithm=grpo {BESIDE}", "tasksets.expert brings its attempts along: loss 'ppo' would learn nothing from them", "algorithm=mix"),
     (f"algorithm=sft {BESIDE}", "imitates what is played of tasksets.numbers too, failures as well", "advantage=raft"),
     ("operator=[best_worst]", "'best_worst' leaves a chosen and a rejected attempt of each group, which get no credit", "operator=[]"),
     ("groups_per_step=2 optim.mini_batches=4", "optim.mini_batches: an update has whole groups", "optim.mini_batches=2"),
@@ -53,3 +56,10 @@ FINE = [
 @pytest.mark.parametrize("words", FINE)
 def test_what_counts_for_something_is_not_refused(words):
     check(compose([*FAKE, *words.split()]))
+
+
+def test_what_experts_said_is_imitated_beside_successes():
+    """One success, one failure, one demonstration, of one token each: the failure alone leaves."""
+    batch = AdvantageBatch.of([1, 0, None], role_A=["sample", "sample", "expert"])
+    credit = RewardRanked()(batch)
+    assert credit.keep_N.tolist() == [True, False, True] and credit.metrics["kept"] == 0.5

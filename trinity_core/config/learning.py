@@ -72,13 +72,15 @@ def _given(config: RunConfig) -> None:
             f"advantage: loss {config.parts['loss'].name!r} without an advantage imitates what is played of tasksets.{played[0]} too, failures "
             f"as well. Write advantage=raft, which keeps what succeeded, or ~tasksets.{played[0]}"
         )
+    given = [slot for slot, part in config.slots("tasksets").items() if part.component.gives()]
+    if given and advantage is not None and READS_ADVANTAGE & loss.claims and config.mode in ("both", "explore"):
+        raise ConfigError(
+            f"advantage: {config.parts['advantage'].name!r} gives credit to what the policy said, and tasksets.{given[0]} brings its attempts "
+            f"along: loss {config.parts['loss'].name!r} would learn nothing from them and divide by their tokens. Write algorithm=mix (or "
+            "algorithm=sft, algorithm=dpo for pairs)" + (f", or ~tasksets.{given[0]}" if played else "")
+        )
     if plays(config) or config.mode == "bench":
         return
-    if advantage is not None and READS_ADVANTAGE & loss.claims:
-        raise ConfigError(
-            f"advantage: {config.parts['advantage'].name!r} gives credit to what the policy said, and every task brings its attempts along: "
-            f"loss {config.parts['loss'].name!r} would learn nothing. Write algorithm=sft, or algorithm=dpo for pairs"
-        )
     for path, coef in (("algorithm.kl.coef", algorithm.kl.coef), ("algorithm.entropy_coef", algorithm.entropy_coef)):
         if coef != 0.0:
             raise ConfigError(

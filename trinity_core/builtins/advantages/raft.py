@@ -12,8 +12,8 @@ from trinity_core.protocols import Advantage
 
 @dataclass(frozen=True)
 class RewardRanked(Advantage):
-    """1 for attempts with ``R > threshold``; all others leave the update (RAFT, arXiv:2304.06767, algorithm 1, with a
-    threshold in place of the best of K).
+    """1 for attempts with ``R > threshold``; all other samples leave the update (RAFT, arXiv:2304.06767, algorithm 1, with
+    a threshold in place of the best of K). What experts said stays: it was given to be imitated.
 
     >>> credit = RewardRanked()(AdvantageBatch.of([1, 0, None, 0.5]))
     >>> credit.advantage.tolist(), credit.keep_N.tolist()
@@ -27,4 +27,5 @@ class RewardRanked(Advantage):
         base_A = batch.baseline_A
         kept_A = base_A & (np.where(base_A, batch.reward_A, 0.0) > self.threshold)
         share = float(kept_A.sum()) / max(int(base_A.sum()), 1)
-        return Credit(kept_A.astype(np.float64), keep_N=kept_A[batch.attempt_N], metrics={"kept": share})
+        keep_N = (kept_A | (batch.role_A == "expert"))[batch.attempt_N]
+        return Credit(kept_A.astype(np.float64), keep_N=keep_N, metrics={"kept": share})
