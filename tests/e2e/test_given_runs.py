@@ -37,7 +37,7 @@ def test_demonstrations_teach_and_nothing_is_sampled(tmp_path):
 
 
 def test_a_run_on_given_data_needs_no_reward(tmp_path):
-    assert run(tmp_path / "run", *SFT, "reward=[]", "steps=2")["status"] == "finished"
+    assert run(tmp_path / "run", *SFT, "reward=[]", "~eval.tasksets.heldout", "steps=2")["status"] == "finished"
 
 
 def test_group_size_does_not_multiply_what_is_given_and_the_plan_says_so(tmp_path, capsys):
