@@ -23,6 +23,7 @@ REFUSED = [
     (f"algorithm=grpo {BESIDE}", "tasksets.expert brings its attempts along: loss 'ppo' would learn nothing from them", "algorithm=mix"),
     (f"algorithm=sft {BESIDE}", "imitates what is played of tasksets.numbers too, failures as well", "advantage=raft"),
     ("operator=[best_worst]", "'best_worst' leaves a chosen and a rejected attempt of each group, which get no credit", "operator=[]"),
+    ("algorithm.kl.coef=-0.1", "algorithm.kl.coef: -0.1 would push the policy away from the reference", "algorithm.kl.coef=0.1"),
     ("groups_per_step=2 optim.mini_batches=4", "optim.mini_batches: an update has whole groups", "optim.mini_batches=2"),
 ]  # fmt: skip
 

@@ -101,6 +101,11 @@ def _updates(config: RunConfig) -> None:
 
 def _kl(config: RunConfig) -> None:
     algorithm, kl = config.algorithm, config.algorithm.kl
+    lowest = min(kl.coef.start, kl.coef.end) if isinstance(kl.coef, Schedule) else kl.coef
+    if lowest < 0:
+        raise ConfigError(
+            f"algorithm.kl.coef: {lowest:g} would push the policy away from the reference. Write algorithm.kl.coef={-lowest:g}"
+        )
     if kl.coef != 0.0 and kl.estimator == "corrected_k3" and kl.where == "reward":
         raise ConfigError(
             "algorithm.kl.estimator: corrected_k3 differentiates its ratio, and what is in the reward has no gradient. Write "
