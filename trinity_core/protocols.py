@@ -412,6 +412,10 @@ class Advantage(Component):
 
     claims: ClassVar[frozenset[str]] = frozenset()
     """*zero_on_constant_group, shift_invariant, scale_invariant, needs_group*: what the kit tests, both ways."""
+    reads_reward: ClassVar[bool] = True
+    """Credit comes from rewards: where False, a KL in the reward would have no effect, and is refused."""
+    selects: ClassVar[bool] = False
+    """It chooses what is learned (``Credit.keep_N``): it goes with a loss that reads no advantage."""
 
     def needs(self) -> frozenset[Need]:
         return frozenset()
@@ -436,6 +440,8 @@ class Loss(Component):
     """Unit of its values."""
     claims: ClassVar[frozenset[str]] = frozenset()
     """*inert_at_zero_advantage, policy_gradient_at_ratio_1, reads_old_logp*: what the kit tests, both ways."""
+    reads_advantage: ClassVar[bool] = True
+    """It reads ``batch.advantage_N``: a run without an advantage is refused; where False, one with an advantage that only weighs."""
     imitates: ClassVar[bool] = False
     """It raises the probability of whatever it is given: without an advantage a run needs data that is worth it."""
 

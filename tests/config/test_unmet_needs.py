@@ -130,10 +130,43 @@ def replaced(word: str, fix: str) -> bool:
     return path in {one.lstrip("+~").partition("=")[0] for one in fix.split() if not one.startswith(("+", "~"))}
 
 
+UNREAD = [
+    (
+        "loss=sft",
+        "advantage: loss 'sft' reads no credit, so 'grpo' would change nothing. Write advantage=raft, which keeps",
+    ),
+    ("loss=topr", "advantage: loss 'topr' reads no credit, so 'grpo' would change nothing. Write advantage=null"),
+    (
+        "loss=mix advantage=null taskset=[conversations]",
+        "advantage: loss 'mix' learns from credit, and nothing gives any",
+    ),
+    (
+        "loss=sppo advantage=null algorithm.reduction=null",
+        "advantage: loss 'sppo' learns from credit, and nothing gives any",
+    ),
+    (
+        "algorithm=on_policy_distill teacher.path=owner/name algorithm.kl.coef=5 algorithm.kl.where=reward",
+        "algorithm.kl.where: advantage 'on_policy_distill' reads no reward",
+    ),
+    ("algorithm=topr reward=[] ~eval", "rewards: none is selected, and workflow 'single_turn' gives none of its own"),
+    (
+        "algorithm=ppo critic.warmup_steps=10 steps=10",
+        "critic.warmup_steps: 10 of 10 steps would train the critic alone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), UNREAD)
+def test_what_nothing_would_read_or_train_is_refused(words, message):
+    with pytest.raises(ConfigError) as caught:
+        check(compose(["model=smollm2", *(word for word in words.split() if word != "~eval")]))
+    assert message in str(caught.value)
+
+
 LACKING = [
     ("advantage=stand_ins:Valued", "critic: advantage 'stand_ins:Valued' needs value, which a critic gives. Write critic=value_head"),
     ("advantage=stand_ins:Valued critic=value_head", "needs value, which 'stand_ins:Poor' does not give (it gives nothing). Write backend=local, or another advantage"),
-    ("loss=dpo operator=[best_worst] algorithm.reduction=null", "backend: loss 'dpo' needs ref_logp, which 'stand_ins:Poor' does not give (it gives nothing). Write backend=local, or another loss: loss=NAME"),
+    ("loss=dpo advantage=null operator=[best_worst] algorithm.reduction=null", "backend: loss 'dpo' needs ref_logp, which 'stand_ins:Poor' does not give (it gives nothing). Write backend=local, or another loss: loss=NAME"),
     ("loss=kimi_opmd", "backend: loss 'kimi_opmd' needs ref_logp"),
     ("loss=ppo", "backend: loss 'ppo' needs old_logp"),
     ("loss=jsd advantage=null teacher.path=owner/name", "backend: loss 'jsd' needs teacher_logits"),
@@ -167,7 +200,7 @@ FINE = [
     # given data has no policy that sampled it, however often it is used
     "algorithm=sft taskset=[conversations] trainer.max_uses=3",
     f"algorithm=dpo {PAIRS} sync.offset=1 algorithm.group_size=1 operator=[best_worst]",
-    "taskset=[conversations] loss=sft",
+    "taskset=[conversations] loss=sft advantage=null",
     # a ratio of 1 in every update, and a correction that makes up for it
     "algorithm.old_logp=forward optim.epochs=2 correction=[truncated_is]",
     "algorithm.old_logp=forward",

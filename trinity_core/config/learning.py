@@ -23,8 +23,17 @@ def refuse_what_would_not_be_learned(config: RunConfig) -> None:
 def _credit(config: RunConfig) -> None:
     algorithm, loss, advantage = config.algorithm, config.part("loss"), config.part("advantage")
     name = config.parts["loss"].name
-    if advantage is None and READS_ADVANTAGE & loss.claims:
+    if advantage is None and type(loss).reads_advantage:
         raise ConfigError(f"advantage: loss {name!r} learns from credit, and nothing gives any. Write advantage=grpo")
+    if advantage is not None and not type(loss).reads_advantage and not type(advantage).selects:
+        instead = (
+            "Write advantage=raft, which keeps what succeeded, or advantage=null"
+            if type(loss).imitates
+            else "Write advantage=null"
+        )
+        raise ConfigError(
+            f"advantage: loss {name!r} reads no credit, so {config.parts['advantage'].name!r} would change nothing. {instead}"
+        )
     if advantage is not None and "needs_group" in advantage.claims and algorithm.group_size < 2:
         raise ConfigError(
             f"algorithm.group_size: advantage {config.parts['advantage'].name!r} compares the attempts of a group, so {algorithm.group_size} "
@@ -90,8 +99,13 @@ def _given(config: RunConfig) -> None:
 
 
 def _updates(config: RunConfig) -> None:
-    """A step is cut into updates by whole groups."""
+    """A step is cut into updates by whole groups; some step must train the policy."""
     optim = config.optim
+    if config.critic is not None and config.critic.warmup_steps >= config.steps > 0 and config.mode != "bench":
+        raise ConfigError(
+            f"critic.warmup_steps: {config.critic.warmup_steps} of {config.steps} steps would train the critic alone, and none the policy. "
+            f"Write steps={config.critic.warmup_steps + 10}, or critic.warmup_steps=0"
+        )
     if optim.mini_batches > config.groups_per_step and not config.slots("operators") and config.mode != "bench":
         raise ConfigError(
             f"optim.mini_batches: an update has whole groups, and {config.groups_per_step} a step (groups_per_step) are at most as many "
@@ -111,7 +125,13 @@ def _kl(config: RunConfig) -> None:
             "algorithm.kl.estimator: corrected_k3 differentiates its ratio, and what is in the reward has no gradient. Write "
             "algorithm.kl.estimator=k1 (or k3), or algorithm.kl.where=loss"
         )
-    if kl.coef != 0.0 and kl.where == "reward" and config.part("advantage") is None:
+    advantage = config.part("advantage")
+    if kl.coef != 0.0 and kl.where == "reward" and advantage is not None and not type(advantage).reads_reward:
+        raise ConfigError(
+            f"algorithm.kl.where: advantage {config.parts['advantage'].name!r} reads no reward, so a KL in it would change nothing. Write "
+            "algorithm.kl.where=loss algorithm.kl.estimator=k3"
+        )
+    if kl.coef != 0.0 and kl.where == "reward" and advantage is None:
         raise ConfigError(
             "algorithm.kl.where: without an advantage no reward reaches the loss, and so no KL in it. Write algorithm.kl.where=loss"
         )

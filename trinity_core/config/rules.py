@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trinity_core.config.learning import refuse_uncorrected_staleness, refuse_what_would_not_be_learned
+from trinity_core.config.learning import plays, refuse_uncorrected_staleness, refuse_what_would_not_be_learned
 from trinity_core.config.needs import refuse_unmet_needs
 from trinity_core.config.schema import RunConfig, Schedule
 from trinity_core.errors import ConfigError
@@ -158,11 +158,8 @@ def _play(config: RunConfig) -> None:
     if all(part.slot is not None and part.slot.weight == 0 for part in config.slots("tasksets").values()):
         raise ConfigError("tasksets: every weight is 0, so nothing would be drawn. Give one a positive weight")
     workflow = config.part("workflow")
-    if (
-        getattr(type(workflow), "needs_reward", False)
-        and config.part("advantage") is not None
-        and not config.slots("rewards")
-    ):
+    makers = any(type(part.component).makes_pairs for part in config.slots("operators").values())  # people may judge
+    if getattr(type(workflow), "needs_reward", False) and plays(config) and not config.slots("rewards") and not makers:
         raise ConfigError(
             f"rewards: none is selected, and workflow {config.parts['workflow'].name!r} gives none of its own: no attempt would have a score. "
             "Select one: reward=[exact]"

@@ -27,6 +27,7 @@ class SampledJSD(Advantage):
     [-0.0, -0.2939]
     """
 
+    reads_reward: ClassVar[bool] = False
     claims: ClassVar[frozenset[str]] = frozenset({"shift_invariant", "scale_invariant"})
     beside: ClassVar[tuple[str, ...]] = ("teacher.path=teacher",)
 

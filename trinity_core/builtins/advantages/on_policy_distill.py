@@ -23,6 +23,7 @@ class OnPolicyDistill(Advantage):
     [1.0, -0.5]
     """
 
+    reads_reward: ClassVar[bool] = False
     claims: ClassVar[frozenset[str]] = frozenset({"shift_invariant", "scale_invariant"})
     beside: ClassVar[tuple[str, ...]] = ("teacher.path=teacher",)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class RewardRanked(Advantage):
     >>> credit.advantage.tolist(), credit.keep_N.tolist()
     ([1.0, 0.0, 0.0, 1.0], [True, False, False, True])
     """
+
+    selects: ClassVar[bool] = True
 
     threshold: float = 0.0
     """Rewards above it are successes."""

@@ -21,9 +21,10 @@ class DPO(Loss):
     sides, their margin, and how often it is positive.
     """
 
+    reads_advantage: ClassVar[bool] = False
     scope: ClassVar[Any] = "pair"
     unit: ClassVar[Any] = "pair"
-    beside: ClassVar[tuple[str, ...]] = ("operator=[best_worst]", "algorithm.reduction=null")
+    beside: ClassVar[tuple[str, ...]] = ("advantage=null", "operator=[best_worst]", "algorithm.reduction=null")
 
     beta: float = 0.1
     """Strength of the tie to the reference."""

@@ -18,9 +18,10 @@ class Hinge(Loss):
     are in units of reward: ``β Σ(logp − ref)`` of both sides, their margin, and how often it is positive.
     """
 
+    reads_advantage: ClassVar[bool] = False
     scope: ClassVar[Any] = "pair"
     unit: ClassVar[Any] = "pair"
-    beside: ClassVar[tuple[str, ...]] = ("operator=[best_worst]", "algorithm.reduction=null")
+    beside: ClassVar[tuple[str, ...]] = ("advantage=null", "operator=[best_worst]", "algorithm.reduction=null")
 
     beta: float = 0.1
     """Margin per nat: Δ of ``1 / β`` nats is wide enough."""

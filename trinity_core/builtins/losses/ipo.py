@@ -19,9 +19,10 @@ class IPO(Loss):
     ``β Σ(logp − ref)`` of both sides, their margin (its target is one half), and how often it is positive.
     """
 
+    reads_advantage: ClassVar[bool] = False
     scope: ClassVar[Any] = "pair"
     unit: ClassVar[Any] = "pair"
-    beside: ClassVar[tuple[str, ...]] = ("operator=[best_worst]", "algorithm.reduction=null")
+    beside: ClassVar[tuple[str, ...]] = ("advantage=null", "operator=[best_worst]", "algorithm.reduction=null")
 
     beta: float = 0.1
     """The paper's τ: Δ is drawn to ``1 / (2β)`` nats."""

@@ -29,7 +29,11 @@ class JSD(Loss):
     reads no advantage, and corrections do not multiply it.
     """
 
-    beside: ClassVar[tuple[str, ...]] = ("teacher.path=teacher",)
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = (
+        "advantage=null",
+        "teacher.path=teacher",
+    )
 
     beta: float = 0.5
     """Share of the teacher in the mixture; 0: KL(teacher ‖ student), 1: KL(student ‖ teacher)."""

@@ -13,6 +13,8 @@ from trinity_core.protocols import Loss
 class SFT(Loss):
     """``−logp``, per token: imitates every action token, sampled or given. Reads no advantage."""
 
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("advantage=raft",)
     imitates: ClassVar[bool] = True
 
     def __call__(self, batch: LossBatch) -> LossOutput:

@@ -16,6 +16,8 @@ class SFTImportance(Loss):
     What the policy would never say is hardly learned; its gradient is that of ``−p``. Reads no advantage.
     """
 
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("advantage=raft",)
     imitates: ClassVar[bool] = True
 
     def __call__(self, batch: LossBatch) -> LossOutput:

@@ -19,6 +19,8 @@ class SFTPhi(Loss):
     Reads no advantage.
     """
 
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("advantage=raft",)
     imitates: ClassVar[bool] = True
 
     cutoff: float = 1.0

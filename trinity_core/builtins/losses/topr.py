@@ -21,6 +21,8 @@ class TOPR(Loss):
     experience; one without a score has value 0. ``clipped_low``: share of tokens whose ratio was cut to 1.
     """
 
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("advantage=null",)
     scope: ClassVar[Any] = "sequence"
     reduction: ClassVar[str] = "seq_mean_token_sum"
     claims: ClassVar[frozenset[str]] = frozenset({"reads_old_logp"})

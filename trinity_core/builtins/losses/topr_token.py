@@ -19,6 +19,8 @@ class TokenTOPR(Loss):
     An attempt without a score has value 0. ``clipped_low``: share of tokens whose ratio was cut to 1.
     """
 
+    reads_advantage: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ("advantage=null",)
     claims: ClassVar[frozenset[str]] = frozenset({"reads_old_logp"})
 
     threshold: float = 0.0

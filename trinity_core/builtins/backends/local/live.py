@@ -30,7 +30,7 @@ from trinity_core.builtins.models.quantized import size
 from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.builtins.models.value import ValueModel
 from trinity_core.config.schema import Critic, Model, Optim, Teacher
-from trinity_core.errors import RunError
+from trinity_core.errors import DataError, RunError
 from trinity_core.protocols import LiveBackend, RunContext, Tokenizer
 from trinity_core.rollout.tokenizer import HFTokenizer
 from trinity_core.types import UpdateResult, Weights
@@ -158,6 +158,15 @@ class LiveLocal(LiveBackend):
     def _forward(
         self, lm: CausalLM, batch: TrainBatch, outputs: frozenset[str], vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
+        longest, context = (
+            int(batch.lengths_B().max(initial=0)),
+            getattr(lm.module.config, "max_position_embeddings", None),
+        )
+        if context is not None and longest > context:
+            raise DataError(
+                f"a sequence of {longest} tokens, and {lm.folder} reads at most {context}. Leave long data out "
+                "(tasksets.<slot>.max_tokens), or lower sampling.max_attempt_tokens"
+            )
         packed = pack(batch, share=lm.shares_prefixes)
 
         def put(array: NDArray[Any]) -> Tensor:
