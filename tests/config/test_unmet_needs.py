@@ -148,6 +148,8 @@ UNREAD = [
         "algorithm=on_policy_distill teacher.path=owner/name algorithm.kl.coef=5 algorithm.kl.where=reward",
         "algorithm.kl.where: advantage 'on_policy_distill' reads no reward",
     ),
+    ("sampling.temperature=0", "sampling.temperature: at 0 every attempt at a task is the greedy one"),
+    ("algorithm=remax sampling.temperature=0", "and advantage 'remax' compares attempts"),
     ("algorithm=topr reward=[] ~eval", "rewards: none is selected, and workflow 'single_turn' gives none of its own"),
     (
         "algorithm=ppo critic.warmup_steps=10 steps=10",

@@ -39,6 +39,12 @@ def _credit(config: RunConfig) -> None:
             f"algorithm.group_size: advantage {config.parts['advantage'].name!r} compares the attempts of a group, so {algorithm.group_size} "
             "gives no credit at all. Write algorithm.group_size=8, or advantage=reinforce"
         )
+    compares = advantage is not None and ("needs_group" in advantage.claims or "greedy" in advantage.needs())
+    if compares and config.sampling.temperature == 0 and plays(config):
+        raise ConfigError(
+            f"sampling.temperature: at 0 every attempt at a task is the greedy one, and advantage {config.parts['advantage'].name!r} compares "
+            "attempts: no credit at all. Write sampling.temperature=1"
+        )
     makers = [part.name for part in config.slots("operators").values() if type(part.component).makes_pairs]
     if makers and algorithm.group_size < 2 and plays(config):
         raise ConfigError(
