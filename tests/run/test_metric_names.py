@@ -29,7 +29,7 @@ EVERYTHING = {
         "optim.mini_batches=2",
         "operator=[dynamic_sampling]",
     ),
-    "a loss without old log-probabilities": ("loss=sft", "advantage=reinforce", "algorithm.old_logp=measure"),
+    "a loss without old log-probabilities": ("loss=sft", "advantage=raft", "algorithm.old_logp=measure"),
 }
 
 

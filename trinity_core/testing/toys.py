@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class PairPreference(Loss):
     """``−log σ(β Δ)``, ``Δ = Σ(logp − ref)_chosen − Σ(logp − ref)_rejected``: one value per pair (as arXiv:2305.18290, eq. 7)."""
 
+    reads_advantage: ClassVar[bool] = False
     scope: ClassVar[Any] = "pair"
     unit: ClassVar[Any] = "pair"
 
@@ -92,6 +93,7 @@ class ActorCritic(Loss):
 class TopKDistill(Loss):
     """``KL(teacher ‖ student)`` over the teacher's top k, the rest of the vocabulary as one bin."""
 
+    reads_advantage: ClassVar[bool] = False
     claims: ClassVar[frozenset[str]] = frozenset()
 
     def needs(self) -> frozenset[str]:

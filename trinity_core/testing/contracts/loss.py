@@ -19,7 +19,7 @@ from trinity_core.algo.reduce import REDUCTIONS, set_weights
 from trinity_core.algo.stats import Stats
 from trinity_core.protocols import Loss
 from trinity_core.testing.contracts._differences import ADVICE, DRAWS, REACH, REACH_ON_POLICY, compare
-from trinity_core.testing.rules import NotApplicable, require
+from trinity_core.testing.rules import require
 from trinity_core.testing.world import Outcome, World
 
 EXACT = 1e-11
@@ -348,17 +348,17 @@ def _same(how: str, one: Outcome, other: Outcome, factor: float = 1.0) -> None:
 
 
 def credit_is_read_or_not(loss: Loss) -> None:
-    """``reads_advantage = False``: other advantages change nothing. (A run with one is then refused; the default is True.)"""
-    if loss.reads_advantage:
-        raise NotApplicable("it reads the advantage, or does not say that it does not")
+    """``reads_advantage``: other advantages change the gradient; where it is False they change nothing, and a run with an
+    advantage is refused."""
     world, objective = world_of(loss), Objective.of(loss)
     before = world.gradient(objective)
     assert world.batch.advantage_N is not None
     world.batch.advantage_N = world.batch.advantage_N + 1.0 + np.arange(world.batch.num_actions)
-    require(
-        before.differs(world.gradient(objective)) == 0.0,
-        "it says reads_advantage = False, but other advantages change its gradient. Drop the line",
-    )
+    moved = before.differs(world.gradient(objective))
+    if loss.reads_advantage:
+        require(moved > 0, "other advantages change nothing. Say so: reads_advantage: ClassVar[bool] = False")
+    else:
+        require(moved == 0, "it says reads_advantage = False, but other advantages change its gradient. Drop the line")
 
 
 RULES = {
