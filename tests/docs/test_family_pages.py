@@ -69,6 +69,7 @@ def test_every_family_page_has_runs_and_is_linked():
         assert all(f"{page}.md)" in text for page in FAMILIES), index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), RUNS, ids=[line.removeprefix("trinity run ") for _, line in RUNS])
 def test_a_run_of_a_family_page_is_accepted(page, line, tmp_path, monkeypatch):
     """Composed and checked as typed; nothing is loaded."""

@@ -35,6 +35,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "cpt": ("taskset=[tests.presets.bandits:Text]",),
     "dpo": ("tasksets.digits.preferences=true", "steps=15"),
     "ipo": ("tasksets.digits.preferences=true", "steps=15"),
+    "dapo": ("algorithm.group_size=8", "steps=15"),
     "multi_step_grpo": TURNS,
     "gigpo": TURNS,
 }
@@ -88,6 +89,8 @@ def words_on_a_model(preset: str, model: Path) -> list[str]:
         words = [word for word in words if DIGITS not in word and word != "taskset=[]"] + ["taskset=[guess]"]
     if preset in ("mix", "chord", "sft", "cpt", "dpo", "ipo"):
         words += [word for word in NEEDS[preset] if "taskset" in word]
+    if preset == "cpt":
+        words = [word for word in words if DIGITS not in word and word != "taskset=[]"]
     if preset in TAUGHT:
         words.append(f"teacher.path={model}")
     return words

@@ -22,6 +22,8 @@ from trinity_core.config.stages import plan_stages
 from trinity_core.errors import ConfigError, RunError
 from trinity_core.run.stages import StagedRun
 
+pytestmark = pytest.mark.slow
+
 BOTH = "stages=[two/first,two/second]"
 FIRST, SECOND = "1-first", "2-second"
 

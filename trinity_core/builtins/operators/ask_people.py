@@ -37,6 +37,7 @@ class AskPeople(Operator):
     ``arrival`` asks all that are due at once. ``trainer.wait_s`` bounds how long a step waits for its groups.
     """
 
+    beside: ClassVar[tuple[str, ...]] = ("algorithm=dpo",)
     makes_pairs: ClassVar[bool] = True
 
     path: str | None = None

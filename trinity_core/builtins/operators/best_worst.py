@@ -20,6 +20,7 @@ class BestWorst(Operator):
     its place back. A group that was given and not sampled stays as it is.
     """
 
+    beside: ClassVar[tuple[str, ...]] = ("algorithm=dpo",)
     makes_pairs: ClassVar[bool] = True
 
     key: str = "score"

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from trinity_core.errors import ConfigError, DataError
 from trinity_core.protocols import RunContext, Taskset
@@ -31,6 +31,9 @@ class Conversations(Taskset):
     Prompts and answers are texts or lists of messages. All rows have the form of the first. A row may have an ``answer``
     (what a reward compares with in an evaluation) and ``tools`` (what the chat template shows of them).
     """
+
+    beside: ClassVar[tuple[str, ...]] = ("algorithm=sft",)
+    """What a run that selects it alone needs beside it, for the conformance kit."""
 
     path: str = "sample"
     """A ``.jsonl`` file, a folder with ``<split>.jsonl``, or what is shipped here: ``sample`` (24 short conversations),
