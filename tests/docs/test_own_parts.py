@@ -16,7 +16,7 @@ from trinity_core.cli import main
 pytestmark = pytest.mark.slow  # whole processes, one after the other
 
 ROOT = Path(__file__).parent.parent.parent
-PARTS = ("my_reward.py", "my_tasks.py", "my_workflow.py", "my_world.py")
+PARTS = ("my_advantage.py", "my_reward.py", "my_tasks.py", "my_workflow.py", "my_world.py")
 
 
 def blocks(language: str, page: str = "docs/own-parts.md") -> list[str]:
