@@ -28,7 +28,7 @@ TURNS = (
 )
 NEEDS: dict[str, tuple[str, ...]] = {
     "ppo": ("critic.lr=0.3", "algorithm.group_size=8"),
-    "remax": ("groups_per_step=32",),
+    "remax": ("groups_per_step=16",),
     "mix": EXPERT,
     "chord": EXPERT,
     "sft": ("tasksets.digits.demonstrations=true",),
@@ -46,7 +46,7 @@ TAUGHT = ("on_policy_distill", "jsd")
 def words_for(preset: str, teacher: Path | None = None) -> list[str]:
     """The words of a run of ``preset`` on the table policy; ``teacher`` is the folder of one that knows the digits."""
     words = [*FAST, f"algorithm={preset}", *NEEDS.get(preset, ())]
-    return [*words, f"teacher.path={teacher}", "groups_per_step=32"] if preset in TAUGHT else words
+    return [*words, f"teacher.path={teacher}", "groups_per_step=16"] if preset in TAUGHT else words
 
 
 @dataclass(frozen=True)
