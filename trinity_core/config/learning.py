@@ -5,8 +5,8 @@ from __future__ import annotations
 from trinity_core.config.schema import RunConfig, Schedule
 from trinity_core.errors import ConfigError
 
-READS_ADVANTAGE = frozenset({"inert_at_zero_advantage", "policy_gradient_at_ratio_1"})
-"""Claims that only a loss with an advantage can make."""
+LEARNS_FROM_CREDIT_ALONE = frozenset({"inert_at_zero_advantage", "policy_gradient_at_ratio_1"})
+"""Claims of a loss that has nothing to learn where the credit is 0, as it is of attempts that were given."""
 
 
 def refuse_what_would_not_be_learned(config: RunConfig) -> None:
@@ -88,7 +88,12 @@ def _given(config: RunConfig) -> None:
             f"as well. Write advantage=raft, which keeps what succeeded, or ~tasksets.{played[0]}"
         )
     given = [slot for slot, part in config.slots("tasksets").items() if part.component.gives()]
-    if given and advantage is not None and READS_ADVANTAGE & loss.claims and config.mode in ("both", "explore"):
+    if (
+        given
+        and advantage is not None
+        and LEARNS_FROM_CREDIT_ALONE & loss.claims
+        and config.mode in ("both", "explore")
+    ):
         raise ConfigError(
             f"advantage: {config.parts['advantage'].name!r} gives credit to what the policy said, and tasksets.{given[0]} brings its attempts "
             f"along: loss {config.parts['loss'].name!r} would learn nothing from them and divide by their tokens. Write algorithm=mix (or "

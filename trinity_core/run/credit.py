@@ -128,12 +128,8 @@ def prepare(
     advantage = config.part("advantage")
     measure(algorithm, backend, groups, batch, teacher)
     if config.algorithm.mask_truncated:
-        cut_short = {
-            number
-            for number, attempt in enumerate(attempt for group in groups for attempt in group.attempts)
-            if attempt.truncated
-        }
-        batch.keep_N = batch.keep_N & ~np.isin(batch.attempt_B, sorted(cut_short))[batch.row_N]
+        truncated_A = np.array([attempt.truncated for group in groups for attempt in group.attempts])
+        batch.keep_N = batch.keep_N & ~truncated_A[batch.attempt_B[batch.row_N]]
     if advantage is not None:
         in_reward = algorithm.uses_reference and config.algorithm.kl.where == "reward"
         scores = advantage_batch(groups, batch, advantage.needs() | ({"old_logp", "ref_logp"} if in_reward else set()))

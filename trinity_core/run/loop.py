@@ -205,8 +205,8 @@ async def train(run: Run, training: Training) -> None:
         last = step == config.steps
         if last:
             run.clock.pause()
-        checkpoint = last or (config.checkpoint.every > 0 and step % config.checkpoint.every == 0)
-        checkpoint = checkpoint or run.alarm_raised
+        due = config.checkpoint.every > 0 and step % config.checkpoint.every == 0
+        checkpoint = last or due or run.alarm_raised
         evaluate = training.evaluator.due(step, last=config.steps)
         weights = None
         if gate.ordered and (checkpoint or evaluate):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch.nn.functional import logsigmoid
 
 from trinity_core.algo import LossBatch, LossOutput
+from trinity_core.algo.preference import implicit_rewards
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import Loss
 
@@ -41,13 +42,9 @@ class DPO(Loss):
         return frozenset({"pairs", "ref_logp"})
 
     def __call__(self, batch: LossBatch) -> LossOutput:
-        reward_B = self.beta * batch.seq_sum(batch.logp_N - batch.ref_logp_N)
-        chosen_P, rejected_P = reward_B[batch.pairs[:, 0]], reward_B[batch.pairs[:, 1]]
-        margin_P = chosen_P - rejected_P
+        rewards = implicit_rewards(batch, self.beta)
+        margin_P = rewards["margin"]
         return LossOutput.per_pair(
             -(1 - self.label_smoothing) * logsigmoid(margin_P) - self.label_smoothing * logsigmoid(-margin_P),
-            margin=margin_P,
-            accuracy=margin_P > 0,
-            chosen=chosen_P,
-            rejected=rejected_P,
+            **rewards,
         )
