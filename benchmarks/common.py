@@ -176,17 +176,23 @@ def peak_rss_mb(process: subprocess.Popen[str], every_s: float = 0.1) -> float:
     return peak
 
 
-def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, echo: bool = True) -> Ran:
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    echo: bool = True,
+) -> Ran:
     """Run a command to its end; what it prints is kept, and shown on stderr as it comes. ``SystemExit`` if it fails."""
     words = [str(word) for word in command]
     begin, lines = time.perf_counter(), []
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **(env or {})})
     assert process.stdout is not None
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line)
-            if echo:
+            if echo and not line.startswith('{"'):  # a result, not a word
                 print(line, end="", file=sys.stderr, flush=True)
 
     reader = threading.Thread(target=read)
@@ -200,6 +206,17 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, 
     if process.returncode:
         raise SystemExit(f"exit status {process.returncode}: {' '.join(words)}")
     return Ran("".join(lines), time.perf_counter() - begin, peak)
+
+
+def need_python(python: str | Path, package: str, fix: str) -> None:
+    """``SystemExit`` with the fix unless ``python`` is a Python in whose environment ``package`` is installed."""
+    code = f"import importlib.metadata as m; m.version({package!r})"
+    try:
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True).returncode == 0
+    except FileNotFoundError:
+        found = False
+    if not found:
+        raise SystemExit(f"{python}: no Python with {package}. Make it with `{fix}`, or name another one")
 
 
 def last_json(text: str) -> dict:
