@@ -11,6 +11,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, cast
 
 import msgpack
@@ -91,13 +92,20 @@ class _Writer:
 
     def __init__(self, task: types.Task | None) -> None:
         self.task = task
+        self._packers: list[msgpack.Packer] = []
+        self._depth = 0
 
     def pack(self, value: Any) -> bytes:
-        return cast(
-            bytes,
+        if self._depth == len(self._packers):
+            # One for each depth: a packer allocates a large buffer, and may not be entered again by what it calls.
             # strict_types: subclasses (numpy floats, enums, named tuples) come to `extend` instead of losing their type.
-            msgpack.packb(value, default=self.extend, strict_types=True, unicode_errors="surrogatepass"),
-        )
+            packer = msgpack.Packer(default=self.extend, strict_types=True, unicode_errors="surrogatepass")
+            self._packers.append(packer)
+        self._depth += 1
+        try:
+            return cast(bytes, self._packers[self._depth - 1].pack(value))
+        finally:
+            self._depth -= 1
 
     def extend(self, value: Any) -> msgpack.ExtType:
         cls = type(value)
@@ -129,6 +137,7 @@ class _Writer:
         return values
 
 
+@cache
 def _names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 

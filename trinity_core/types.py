@@ -177,6 +177,8 @@ class Experience:
             array = getattr(self, name)
             if array is not None and len(array) != length:
                 raise DataError(f"Experience.{name}: {len(array)} entries for {length} tokens")
+        if not self.extras:
+            return
         sizes = {"token": length, "action": len(self.action_T), "call": len(self.calls), "sequence": 1}
         for name, extra in self.extras.items():
             if len(extra.array) != sizes[extra.axis]:

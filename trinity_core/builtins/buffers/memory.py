@@ -68,6 +68,7 @@ class MemoryLedger(MemoryGate):
             s.given_up, s.committed = at.given_up, at.step
             s.short = common.surviving(s.short, at.given_up)
             s.announced, s.receipts = {}, {}
+            s.recount()
             return self.lineage
 
     def join(self) -> int:
@@ -94,9 +95,9 @@ class MemoryLedger(MemoryGate):
                     raise common.wrong_draw(group, held.draw)
                 del s.places[place]
             sequence = self._event(group.id, "put", common.step_of(group))
-            s.rows[group.id] = Row(
-                group.id, group.draw, group.version, common.reward_of(group), group.slot, sequence, data
-            )
+            row = Row(group.id, group.draw, group.version, common.reward_of(group), group.slot, sequence, data)
+            s.rows[group.id] = s.open[group.id] = row
+            s.counted += 1
             return True
 
     def drop(
@@ -109,15 +110,20 @@ class MemoryLedger(MemoryGate):
                 if self._leased(row):
                     raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])
                 self._free(row, "its lease ended")
+                s.counted -= row.counts
                 row.status = "voided"
             s.places.pop(place or "", None)
             self._event(group_id, event, s.committed + 1, reason)
 
     def index(self, *, max_uses: int = 1) -> list[Entry]:
         with self._state.lock:
-            self._max_uses = max_uses
-            rows = [row for row in self._state.rows.values() if self._why_not(row) is None]
-            return [row.entry() for row in self._sorted(rows)]
+            s, self._max_uses = self._state, max_uses
+            if max_uses > s.open_uses:
+                s.open_uses = max_uses
+                s.recount()
+            for row in [row for row in s.open.values() if not s.is_open(row)]:
+                del s.open[row.id]
+            return [row.entry() for row in self._sorted(s.open.values()) if self._why_not(row) is None]
 
     def lease(self, group_ids: Sequence[str], *, owner: str, step: int, ttl_s: float) -> Lease:
         ids = common.check_ids(group_ids, "lease")
@@ -167,6 +173,7 @@ class MemoryLedger(MemoryGate):
             for row in rows:
                 self._free(row, "its lease ended")
             for row in rows:
+                s.counted -= not row.uses
                 row.status, row.ended = "expired", s.committed + 1
                 self._event(row.id, "expired", s.committed + 1, reason)
 

@@ -21,7 +21,7 @@ class MemoryGate(Ledger):
     def taken(self) -> int:
         with self._state.lock:
             s = self._state
-            return self.in_flight() + sum(row.counts for row in s.rows.values()) + s.given_up
+            return self.in_flight() + s.counted + s.given_up
 
     def enter(self, owner: str, n: int, limit: int, *, version: int, ttl_s: float) -> list[Opening]:
         with self._write() as s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +12,9 @@ from trinity_core.builtins.buffers import common, tables
 from trinity_core.builtins.buffers.store import Store, Write
 from trinity_core.protocols import Ledger, Opening, Position
 
-P, B = tables.places.c, tables.begun.c
+P, B, M = tables.places.c, tables.begun.c, tables.meta.c
+A, R, W = tables.announced.c, tables.receipts.c, tables.words.c
+# Statements are built once: building one takes several times as long as running it.
 _RUN: sa.BindParameter[str] = bindparam("r")
 _ALIVE = sa.select(sa.func.count()).select_from(tables.places).where(P.run == _RUN, P.until > bindparam("now"))
 _LAPSED = (
@@ -22,6 +25,21 @@ _LAPSED = (
 _END_PLACE = sa.delete(tables.places).where(P.run == _RUN, P.place == bindparam("p"))
 _RENEW = sa.update(tables.places).where(P.run == _RUN, P.owner == bindparam("o")).values(until=bindparam("t"))
 _EXTEND = _RENEW.where(P.until < bindparam("t"))
+_ENTER = sa.insert(tables.places)
+_ALIVE_BEFORE = _ALIVE.where(P.version < bindparam("v"))
+_LOWEST = sa.select(sa.func.min(P.draw)).where(P.run == _RUN, P.until > bindparam("now"))
+_COUNTED = sa.select(M.counted + M.given_up).where(M.run == _RUN)
+_GIVEN_UP = sa.select(M.given_up).where(M.run == _RUN)
+_LIVE = sa.select(M.lineage).where(M.run == _RUN)
+_LAST_DRAW = sa.select(sa.func.max(B.draw)).where(B.run == _RUN, B.version < bindparam("v"))
+_NEWEST = (
+    sa.select(A.version, A.location)
+    .where(A.run == _RUN, A.lineage == _LIVE.scalar_subquery())
+    .order_by(A.version.desc())
+    .limit(1)
+)
+_RECEIPTS = sa.select(R.engine, R.version).where(R.run == _RUN, R.lineage == _LIVE.scalar_subquery())
+_HEARD = sa.select(W.said).where(W.run == _RUN, W.word == bindparam("w"))
 
 
 SHORT = "short:"
@@ -38,10 +56,8 @@ class SqlGate(Ledger):
 
     # the gate
     def taken(self) -> int:
-        M = tables.meta.c
         with self._store.read() as connection:
-            counted = sa.select(M.counted + M.given_up).where(M.run == _RUN)
-            return int(connection.execute(counted, self._run).scalar_one()) + self._alive(connection)
+            return int(connection.execute(_COUNTED, self._run).scalar_one()) + self._alive(connection)
 
     def enter(self, owner: str, n: int, limit: int, *, version: int, ttl_s: float) -> list[Opening]:
         with self._store.write(self.lineage) as write:
@@ -62,7 +78,7 @@ class SqlGate(Ledger):
                     {"run": self._store.run, "place": o.place, "draw": o.draw, "owner": owner, "version": version, "until": until}
                     for o in openings
                 ]  # fmt: skip
-                write(sa.insert(tables.places), rows)
+                write(_ENTER, rows)
                 self._upsert(write, tables.begun, {"version": version}, {"draw": openings[-1].draw})
                 write.meta.next_draw += count
             return openings
@@ -82,9 +98,7 @@ class SqlGate(Ledger):
     def first_in_flight(self) -> int | None:
         """The lowest draw in flight: in an ordered run groups of later draws wait for it."""
         with self._store.read() as connection:
-            now = self._store.now(connection)
-            lowest = sa.select(sa.func.min(P.draw)).where(P.run == _RUN, P.until > now)
-            draw = connection.execute(lowest, self._run).scalar_one()
+            draw = connection.execute(_LOWEST, {**self._run, "now": self._store.now(connection)}).scalar_one()
             return None if draw is None else int(draw)
 
     def give_up(self, places: int, step: int, reason: str, *, taken: int | None = None) -> bool:
@@ -103,28 +117,24 @@ class SqlGate(Ledger):
 
     def position(self, step: int) -> Position:
         with self._store.read() as connection:
-            last = sa.select(sa.func.max(B.draw)).where(B.run == _RUN, B.version < step)
-            draw = connection.execute(last, self._run).scalar_one()
-            given_up = connection.execute(sa.select(tables.meta.c.given_up).where(tables.meta.c.run == _RUN), self._run)
-            position = Position(step, 0 if draw is None else int(draw) + 1, int(given_up.scalar_one()))
+            draw = connection.execute(_LAST_DRAW, {**self._run, "v": step}).scalar_one()
+            given_up = connection.execute(_GIVEN_UP, self._run).scalar_one()
+            position = Position(step, 0 if draw is None else int(draw) + 1, int(given_up))
         self._store.flush()  # what a checkpoint refers to must outlive a power cut like the checkpoint itself
         return position
 
     # the meeting
     def live_lineage(self) -> int:
         with self._store.read() as connection:
-            query = sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN)
-            return int(connection.execute(query, self._run).scalar_one())
+            return int(connection.execute(_LIVE, self._run).scalar_one())
 
     def announce(self, version: int, where: str) -> None:
         with self._store.write(self.lineage) as write:
             self._upsert(write, tables.announced, {"lineage": self.lineage, "version": version}, {"location": where})
 
     def newest(self) -> tuple[int, str] | None:
-        A = tables.announced.c
         with self._store.read() as connection:
-            query = sa.select(A.version, A.location).where(A.run == _RUN, A.lineage == _live(), A.run == _RUN)
-            row = connection.execute(query.order_by(A.version.desc()).limit(1), self._run).first()
+            row = connection.execute(_NEWEST, self._run).first()
             return None if row is None else (int(row.version), str(row.location))
 
     def acknowledge(self, engine: str, version: int, evidence: str) -> None:
@@ -133,20 +143,16 @@ class SqlGate(Ledger):
             self._upsert(write, tables.receipts, {"lineage": self.lineage, "engine": engine}, values)
 
     def acknowledged(self) -> dict[str, int]:
-        R = tables.receipts.c
         with self._store.read() as connection:
-            query = sa.select(R.engine, R.version).where(R.run == _RUN, R.lineage == _live())
-            return {row.engine: int(row.version) for row in sorted(connection.execute(query, self._run))}
+            return {row.engine: int(row.version) for row in sorted(connection.execute(_RECEIPTS, self._run))}
 
     def say(self, key: str, value: str) -> None:
         with self._store.write(self.lineage) as write:
             self._upsert(write, tables.words, {"word": key}, {"said": value})
 
     def heard(self, key: str) -> str | None:
-        W = tables.words.c
         with self._store.read() as connection:
-            query = sa.select(W.said).where(W.run == _RUN, W.word == bindparam("w"))
-            said = connection.execute(query, {**self._run, "w": key}).scalar()
+            said = connection.execute(_HEARD, {**self._run, "w": key}).scalar()
             return None if said is None else str(said)
 
     def close(self) -> None:
@@ -155,22 +161,25 @@ class SqlGate(Ledger):
     # inside
     def _shorts(self, connection: Connection) -> dict[int, int]:
         """Places that each step gave up."""
-        W = tables.words.c
         query = sa.select(W.word, W.said).where(W.run == _RUN, W.word.startswith(SHORT))
         return {int(row.word.removeprefix(SHORT)): int(row.said) for row in connection.execute(query, self._run)}
 
     def _alive(self, connection: Connection, before_version: int | None = None) -> int:
         values: dict[str, Any] = {**self._run, "now": self._store.now(connection)}
-        query = _ALIVE if before_version is None else _ALIVE.where(P.version < before_version)
-        return int(connection.execute(query, values).scalar_one())
+        if before_version is not None:
+            return int(connection.execute(_ALIVE_BEFORE, {**values, "v": before_version}).scalar_one())
+        return int(connection.execute(_ALIVE, values).scalar_one())
 
     def _upsert(self, write: Write, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
         """Update, else insert: the lock on the run's row keeps others out in between."""
-        same = [table.c[name] == value for name, value in key.items()]
-        updated = write(sa.update(table).where(table.c.run == self._store.run, *same).values(values))
-        if updated.rowcount == 0:
-            write(sa.insert(table), {"run": self._store.run, **key, **values})
+        update, insert = _upserting(table, tuple(key), tuple(values))
+        named = {f"is_{name}": value for name, value in key.items()}
+        if write(update, {**self._run, **named, **values}).rowcount == 0:
+            write(insert, {"run": self._store.run, **key, **values})
 
 
-def _live() -> Any:
-    return sa.select(tables.meta.c.lineage).where(tables.meta.c.run == _RUN).scalar_subquery()
+@cache
+def _upserting(table: Table, key: tuple[str, ...], values: tuple[str, ...]) -> tuple[sa.Update, sa.Insert]:
+    same = [table.c[name] == bindparam(f"is_{name}") for name in key]
+    update = sa.update(table).where(table.c.run == _RUN, *same)
+    return update.values({name: bindparam(name) for name in values}), sa.insert(table)

@@ -60,6 +60,8 @@ class State:
     committed: int = 0
     """Last step committed in what survived."""
     given_up: int = 0
+    counted: int = 0
+    """Groups that take a place."""
     rows: dict[str, Row] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -70,3 +72,14 @@ class State:
     short: dict[int, int] = field(default_factory=dict)
     """Places that each step gave up."""
     words: dict[str, str] = field(default_factory=dict)
+    open: dict[str, Row] = field(default_factory=dict)
+    """Among these are all stored groups of fewer than ``open_uses`` uses: a look at the index passes over no others."""
+    open_uses: int = 1
+
+    def recount(self) -> None:
+        """After many groups changed at once: what takes a place, and what is open."""
+        self.counted = sum(row.counts for row in self.rows.values())
+        self.open = {row.id: row for row in self.rows.values() if self.is_open(row)}
+
+    def is_open(self, row: Row) -> bool:
+        return row.status == "stored" and len(row.uses) < self.open_uses

@@ -66,6 +66,7 @@ payloads = _table("payloads", _key("id"), Column("data", LargeBinary(2**32 - 1),
 
 uses = _table("uses", _number("step", key=True), _key("id"))
 """Commits that survived. The history of all commits is in ``events``."""
+Index(PREFIX + "uses_id", uses.c.run, uses.c.id)
 
 places = _table(
     "places", _key("place"), _number("draw"), Column("owner", String(_ID)), _number("version"), Column("until", Double)
