@@ -11,7 +11,6 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, cast
 
 import msgpack
@@ -41,6 +40,7 @@ _RECORDS: dict[str, type] = {
         types.Step,
     )
 }
+_FIELDS = {cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in _RECORDS.values()}
 _GROUP_TASK = types.Task(id="", messages=())
 """Stands for "the task of the group" while one is read: eight attempts store their shared task once."""
 _PLAIN = "None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays and numbers"
@@ -123,7 +123,7 @@ class _Writer:
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is not plain data")
 
     def fields(self, record: Any) -> dict[str, Any]:
-        values = {name: getattr(record, name) for name in _names(type(record))}
+        values = {name: getattr(record, name) for name in _FIELDS[type(record)]}
         if isinstance(record, types.Group):
             values["task"] = msgpack.ExtType(_RECORD, self.pack(["Task", self.fields(record.task)]))
         elif isinstance(record, types.Attempt) and record.task is not None and record.task is self.task:
@@ -135,11 +135,6 @@ class _Writer:
         elif isinstance(record, types.Ok):
             values["parts"] = dict(record.parts)
         return values
-
-
-@cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def _storable(dtype: np.dtype[Any]) -> bool:
@@ -154,7 +149,7 @@ def _explain(value: Any, path: str) -> None:
         if not _storable(value.dtype):
             raise DataError(f"{path}: an array of dtype {value.dtype} cannot be stored. Convert it to numbers")
     elif _RECORDS.get(cls.__name__) is cls:
-        for name in _names(cls):
+        for name in _FIELDS[cls]:
             inner = getattr(value, name)
             _explain(dict(inner) if isinstance(inner, Mapping) else inner, f"{path}.{name}")
     elif cls is dict:
