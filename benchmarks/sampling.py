@@ -33,7 +33,9 @@ AT_LEAST = ">= 1.0"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm-python", default=common.ROOT / ".venv-vllm/bin/python", help="Python with vLLM")
+    parser.add_argument(
+        "--vllm-python", type=Path, default=common.ROOT / ".venv-vllm/bin/python", help="Python with vLLM"
+    )
     parser.add_argument(
         "--sides", default="hf,vllm,vllm_auto,generate", help="who is measured; a ratio needs both of its sides"
     )

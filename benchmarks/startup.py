@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import subprocess
 import sys
 import time
+
+import common
 
 LIMITS_S = {"--help": 0.15, "version": 0.15, "plugins": 0.4}
 """Word -> largest median."""
@@ -33,18 +33,21 @@ def seconds(word: str) -> float:
     return taken
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=11, help="processes per word")
     repeat = parser.parse_args().repeat
-    results = {}
-    for word in LIMITS_S:
+    busy = common.quiet_or_warn()
+    figures: dict[str, object] = {}
+    limits = {}
+    for word, limit in LIMITS_S.items():
         seconds(word)  # the first one fills the file cache
-        results[word] = round(statistics.median(seconds(word) for _ in range(repeat)), 3)
-        print(f"trinity {word:10} {results[word]:.3f} s   (limit {LIMITS_S[word]} s)")
-    print(json.dumps({"startup_median_s": results}))
-    return int(any(results[word] > limit for word, limit in LIMITS_S.items()))
+        name = f"{word.removeprefix('--')}_s"
+        figures[name] = common.median(seconds(word) for _ in range(repeat))
+        limits[name] = f"<= {limit}"
+    notes = [f"medians of {repeat} fresh processes; none of them loads {', '.join(HEAVY)}"]
+    common.finish("startup", figures, limits, notes=notes, busy=busy)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
