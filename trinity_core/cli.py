@@ -9,6 +9,10 @@ from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("trinity_core.commands.run", "compose a run from words and start it (-m: one run per combination)"),
+    "plan": (
+        "trinity_core.commands.plan",
+        "what a run will do, how long it takes and how much memory, before it starts",
+    ),
     "plugins": ("trinity_core.commands.plugins", "what is installed: plugins, components, their options and problems"),
     "new": ("trinity_core.commands.new", "start a plugin package that passes the conformance kit"),
     "doctor": ("trinity_core.commands.doctor", "look for what is wrong with this installation"),

@@ -38,8 +38,9 @@ def candidates(words: Sequence[str]) -> list[str]:
     if len(words) <= 1:
         return sorted(COMMANDS)
     command, typed = words[0], words[1:]
-    if command == "run":
-        return _run_words(typed[-1])
+    if command in ("run", "plan"):
+        found = _run_words(typed[-1])
+        return [{"--cfg": "--dry"}.get(word, word) for word in found] if command == "plan" else found
     from trinity_core.kinds import KINDS
 
     if command == "plugins":

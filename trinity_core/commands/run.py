@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         from trinity_core.plugins import warn_broken
 
         warn_broken()
-        if multirun or _asks_for_several(words):
+        if multirun or asks_for_several(words):
             job = _several(words, printing)
         else:
             from trinity_core.commands.stages import job_of
@@ -101,7 +101,8 @@ def _expanded(words: Sequence[str]) -> list[str]:
     return expand(words)
 
 
-def _asks_for_several(words: Sequence[str]) -> bool:
+def asks_for_several(words: Sequence[str]) -> bool:
+    """Whether a sweep or its mode was typed, without ``-m``."""
     if not any(word.lstrip("+").startswith(("sweep=", "hydra.mode=")) for word in words):
         return False
     from trinity_core.config.cells import sweep_words

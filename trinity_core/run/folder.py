@@ -80,12 +80,8 @@ class RunFolder:
                 break
             else:
                 raise RunError(f"runs/{stamp}: a thousand runs started in this second; name a folder with out=DIR")
-        elif path.exists() and (not path.is_dir() or any(not _never_began(file) for file in path.iterdir())):
-            raise ConfigError(
-                f"out={path}: the folder exists and is not empty. A run never shares a folder: choose another one, "
-                f"or go on with that run by resume={path}"
-            )
         else:
+            refuse_used(path)
             made = _missing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -137,6 +133,15 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+def refuse_used(path: Path) -> None:
+    """Raise :class:`ConfigError` where a new run cannot have this folder for itself."""
+    if path.exists() and (not path.is_dir() or any(not _never_began(file) for file in path.iterdir())):
+        raise ConfigError(
+            f"out={path}: the folder exists and is not empty. A run never shares a folder: choose another one, "
+            f"or go on with that run by resume={path}"
+        )
 
 
 def _missing(path: Path) -> list[Path]:

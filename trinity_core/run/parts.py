@@ -84,12 +84,7 @@ def open_play(run: Run) -> None:
     for slot, part in config.slots("models").items():
         role = slot.removesuffix(".engine")
         run.models[role] = run.open(f"models.{slot}", part.component)
-    for slot, part in config.slots("eval.tasksets").items():
-        run.eval_tasksets[slot] = run.open(f"eval.tasksets.{slot}", part.component)
-    for slot, part in config.slots("tasksets").items():
-        run.tasksets[slot] = run.open(f"tasksets.{slot}", part.component)
-        run.sizes[slot] = len(run.tasksets[slot])
-        run.weights[slot] = part.slot.weight if part.slot else 1.0
+    open_tasks(run)
     if run.engine is None:
         return
     run.selector = run.open("selector", config.part("selector"))
@@ -111,3 +106,13 @@ def open_play(run: Run) -> None:
         on_warning=lambda text: run.tell("warned", text),
     )
     run.closing("scheduler", run.scheduler.close)
+
+
+def open_tasks(run: Run) -> None:
+    """The tasksets, those of evaluations first."""
+    for slot, part in run.config.slots("eval.tasksets").items():
+        run.eval_tasksets[slot] = run.open(f"eval.tasksets.{slot}", part.component)
+    for slot, part in run.config.slots("tasksets").items():
+        run.tasksets[slot] = run.open(f"tasksets.{slot}", part.component)
+        run.sizes[slot] = len(run.tasksets[slot])
+        run.weights[slot] = part.slot.weight if part.slot else 1.0

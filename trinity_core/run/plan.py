@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 from trinity_core.run.leasing import joining
 
 if TYPE_CHECKING:
+    from trinity_core.config.schema import RunConfig
     from trinity_core.protocols import Taskset
     from trinity_core.run.context import Run
 
 
-def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
+def plan_of(
+    run: Run, config: RunConfig | None = None, *, folder: str | None = None
+) -> dict[str, list[tuple[str, Any]]]:
     """Sections of ``(label, value)``. Prompts × attempts = samples, so that nobody has to guess what a batch counts; of a run
-    whose tasks bring all their attempts along, that nothing is sampled."""
-    config = run.config
+    whose tasks bring all their attempts along, that nothing is sampled. ``config`` and ``folder``: of the run that is planned,
+    where ``run`` is a trial of it."""
+    config, folder = config or run.config, folder or str(run.dir)
     algorithm, optim, sampling = config.algorithm, config.optim, config.sampling
     loss = config.part("loss")
     limit = sampling.max_attempt_tokens or sampling.max_response
@@ -24,7 +28,7 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
     described = run.backend.describe() if run.backend is not None else {}
     model = [("path", config.model.path), *described.items()]
     if config.mode == "bench":
-        return {"model": model, **_bench(run)}
+        return {"model": model, **_bench(run, folder)}
     plan: dict[str, list[tuple[str, Any]]] = {
         "model": model,
         "algorithm": [
@@ -53,16 +57,16 @@ def plan_of(run: Run) -> dict[str, list[tuple[str, Any]]]:
                 "evaluation",
                 ", ".join(f"{slot} ({_rows(run, tasks):,})" for slot, tasks in run.eval_tasksets.items()) or "none",
             ),
-            ("sync", _sync(run)),
-            ("folder", str(run.dir)),
+            ("sync", _sync(config)),
+            ("folder", folder),
         ],
     }
-    if config.mode == "train":
+    if run.mode == "train":
         plan["the run"].append(("explorers", joining(run)))
     return plan
 
 
-def _bench(run: Run) -> dict[str, list[tuple[str, Any]]]:
+def _bench(run: Run, folder: str) -> dict[str, list[tuple[str, Any]]]:
     """An evaluation trains nothing: only what is played."""
     config = run.config
     tasks = [(slot, f"{_rows(run, tasks):,} tasks") for slot, tasks in run.eval_tasksets.items()]
@@ -73,7 +77,7 @@ def _bench(run: Run) -> dict[str, list[tuple[str, Any]]]:
             ("temperature", config.eval.temperature),
             ("rewards", ", ".join(config.slots("rewards")) or "the workflow's own"),
         ],
-        "the run": [("mode", "bench"), ("step", run.step), ("folder", str(run.dir))],
+        "the run": [("mode", "bench"), ("step", run.step), ("folder", folder)],
     }
 
 
@@ -91,8 +95,8 @@ def _name(run: Run, path: str) -> str:
     return part.name if part else "none"
 
 
-def _sync(run: Run) -> str:
-    sync = run.config.sync
+def _sync(config: RunConfig) -> str:
+    sync = config.sync
     if sync.mode == "async":
         return f"asynchronous, staleness at most {sync.max_staleness}"
     return f"ordered, every {sync.interval} step(s), {sync.offset} ahead"
