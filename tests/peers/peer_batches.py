@@ -65,7 +65,8 @@ class Update:
         self.advantage_B = rng.normal(size=len(self.batch))
         self.batch.advantage_N = self.advantage_B[self.batch.row_N]
         self.column_N = self.batch.action_N - self.batch.offsets_B1[self.batch.row_N]
-        self.column_N = self.column_N - self.batch.first_action_B()[self.batch.row_N]
+        first_B = self.column_N[np.searchsorted(self.batch.row_N, np.arange(len(self.batch)))]
+        self.column_N = self.column_N - first_B[self.batch.row_N]
         self._rng = rng
 
     def padded(self) -> Padded:

@@ -226,8 +226,7 @@ def test_neighbours_in_a_packed_row_see_nothing_of_each_other(tiny):
         for draw, lengths in enumerate(([60, 50], [3, 2], [2, 4]))
     ]
     batch = assemble(groups, seed=0, step=0)
-    packed = pack(batch)
-    assert packed.mask_RLL is not None and len(packed.ids_RL) == 2, "two small trees share a row"
+    assert len(pack(batch).blocks) < len(batch), "some are neighbours in one block"
 
     def measured(made):
         return live.measure(made, "policy", frozenset({"logp"}))["logp"]
@@ -242,8 +241,8 @@ def test_neighbours_in_a_packed_row_see_nothing_of_each_other(tiny):
         loud.tokens_T[own] = 3 + (batch.tokens_T[own] + 11) % 250
     second_N = batch.group_B[batch.row_N] == 1
     changed_N = measured(loud)
-    assert np.abs(changed_N - together_N)[second_N].max() == 0.0
-    assert np.abs(changed_N - together_N)[~second_N].min() > 0.0
+    assert np.abs(changed_N - together_N)[second_N].max() < 1e-12
+    assert np.abs(changed_N - together_N)[~second_N].min() > 1e-9
 
 
 class Largest(TorchDispatchMode):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from trinity_core.algo.batch import AdvantageBatch, TrainBatch
 from trinity_core.algo.credit import apply_credit, penalise
 from trinity_core.algo.cut import cut, mini_batches, plan, predictor_N, uniform_N
-from trinity_core.algo.forest import grow
 from trinity_core.algo.reduce import set_weights
 from trinity_core.errors import DataError
 from trinity_core.types import Attempt, Experience, Group, Ok, Origin
@@ -61,9 +60,7 @@ class _Builder:
         self.sequences: list[Experience] = []
         self.actions: list[NDArray[np.int64]] = []
         self.kept: list[NDArray[np.bool_]] = []
-        self.columns: dict[str, list[Any]] = {
-            name: [] for name in ("group", "attempt", "population", "parent", "prefix_len", "key", "reward")
-        }
+        self.columns: dict[str, list[Any]] = {name: [] for name in ("group", "attempt", "population", "key", "reward")}
         self.temperature: list[NDArray[np.float32]] = []
         self.position: list[NDArray[np.int64]] = []
         self.call: list[NDArray[np.int64]] = []
@@ -72,7 +69,6 @@ class _Builder:
         self.counts = dict.fromkeys(("missing_logp", "untrained_attempts", "empty_sequences", "lost_pairs"), 0)
 
     def add(self, number: int, group: Group) -> None:
-        first_row = len(self.sequences)
         rows_of: dict[int, list[int]] = {}
         for index, attempt in enumerate(group.attempts):
             if trainable(attempt):
@@ -81,12 +77,6 @@ class _Builder:
                 self.counts["untrained_attempts"] += 1
             self.num_attempts += 1
             self.num_calls += sum(len(experience.calls) for experience in attempt.experiences)
-        parents, lengths = grow(
-            [experience.tokens_T for experience in self.sequences[first_row:]],
-            [int(actions[0]) for actions in self.actions[first_row:]],
-        )
-        self.columns["parent"] += [parent + first_row if parent >= 0 else -1 for parent in parents]
-        self.columns["prefix_len"] += lengths
         for chosen, rejected in group.pairs:
             sides = [rows_of.get(chosen, []), rows_of.get(rejected, [])]
             if any(len(side) > 1 for side in sides):
@@ -153,8 +143,6 @@ class _Builder:
             group_B=np.asarray(columns["group"], dtype=np.int64),
             attempt_B=np.asarray(columns["attempt"], dtype=np.int64),
             population_B=np.asarray(columns["population"], dtype=np.uint8),
-            parent_B=np.asarray(columns["parent"], dtype=np.int64),
-            prefix_len_B=np.asarray(columns["prefix_len"], dtype=np.int64),
             attempt_key_B=np.asarray(columns["key"], dtype=np.uint64),
             position_N=_flat(self.position, np.int64),
             call_N=_flat(self.call, np.int64),

@@ -15,11 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trinity_core.algo.forest import ranges, regrow
 from trinity_core.errors import DataError
 
 if TYPE_CHECKING:
     import torch
+
+
+def ranges(starts: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+    """``[s0, s0+1, …, s1, s1+1, …]``: ``counts[i]`` numbers from each ``starts[i]``.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    before = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64) if len(counts) else np.zeros(0, np.int64)
+    return (np.repeat(np.asarray(starts) - before, counts) + np.arange(int(np.sum(counts)))).astype(np.int64)
+
 
 POPULATIONS = ("all", "own", "expert")
 """*own*: attempts the policy played; *expert*: attempts that were given."""
@@ -44,12 +54,6 @@ class TrainBatch:
     """Attempt of each sequence, numbered over the batch."""
     population_B: NDArray[np.uint8]
     """Index into :data:`POPULATIONS`: 1 own, 2 expert."""
-    parent_B: NDArray[np.int64]
-    """Prefix forest: the sequence whose first ``prefix_len_B`` tokens are also this one's; -1 for none. A parent stands
-    before its children and may have a parent itself."""
-    prefix_len_B: NDArray[np.int64]
-    """At most the position of this sequence's first action token: every action is an own token, and only the predictor of
-    the first one (the position before it) may lie in the shared prefix, where it is the parent's same position."""
     attempt_key_B: NDArray[np.uint64]
     """Hash of (group, attempt index): the same wherever the attempt lies."""
     position_N: NDArray[np.int64]
@@ -113,8 +117,8 @@ class TrainBatch:
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> TrainBatch:
         """These sequences, in this order, with every array cut along; weights and denominators stay those of the whole.
 
-        Numbers of groups, attempts and calls stay as they are (arrays over calls stay whole). Where a parent is left out,
-        the first sequence that shares its prefix takes its place. Pairs stay where both sides are selected.
+        Numbers of groups, attempts and calls stay as they are (arrays over calls stay whole). Pairs stay where both sides are
+        selected.
         """
         rows = np.asarray(rows, dtype=np.int64)
         starts, stops = np.searchsorted(self.row_N, rows, "left"), np.searchsorted(self.row_N, rows, "right")
@@ -123,7 +127,6 @@ class TrainBatch:
         lengths = self.lengths_B()[rows]
         take_T = ranges(self.offsets_B1[rows], lengths)
         offsets_B1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        parent_B, prefix_len_B = regrow(self.parent_B, self.prefix_len_B, self.first_action_B(), self.lengths_B(), rows)
         place_B = np.full(len(self), -1, dtype=np.int64)
         place_B[rows] = np.arange(len(rows))
         pairs_P2 = place_B[self.pairs_P2].reshape(-1, 2)
@@ -144,8 +147,6 @@ class TrainBatch:
             group_B=self.group_B[rows],
             attempt_B=self.attempt_B[rows],
             population_B=self.population_B[rows],
-            parent_B=parent_B,
-            prefix_len_B=prefix_len_B,
             attempt_key_B=self.attempt_key_B[rows],
             position_N=self.position_N[take_N],
             call_N=self.call_N[take_N],
@@ -160,14 +161,6 @@ class TrainBatch:
             sequence_weight={name: weight_B[rows] for name, weight_B in self.sequence_weight.items()},
             pair_weight={name: weight_P[whole_P] for name, weight_P in self.pair_weight.items()},
         )
-
-    def first_action_B(self) -> NDArray[np.int64]:
-        """Position, within its sequence, of each sequence's first action token (its length where it has none)."""
-        first_B = self.lengths_B()
-        index = np.searchsorted(self.row_N, np.arange(len(self)), "left")
-        has = np.searchsorted(self.row_N, np.arange(len(self)), "right") > index
-        first_B[has] = self.action_N[index[has]] - self.offsets_B1[:-1][has]
-        return first_B
 
 
 @dataclass

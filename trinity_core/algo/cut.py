@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trinity_core.algo.batch import TrainBatch
-from trinity_core.algo.forest import regrow
+from trinity_core.algo.trie import Trie
 
 
 def mini_batches(batch: TrainBatch, *, epochs: int = 1, mini_batches: int = 1) -> Iterator[TrainBatch]:
@@ -37,71 +37,75 @@ def _fresh(batch: TrainBatch, update: int) -> TrainBatch:
     )
 
 
-def packed_tokens(batch: TrainBatch, rows: NDArray[np.int64]) -> int:
-    """Tokens of these sequences when shared prefixes are computed once."""
-    lengths = batch.lengths_B()
-    _, shared = regrow(batch.parent_B, batch.prefix_len_B, batch.first_action_B(), lengths, np.asarray(rows))
-    return int(lengths[rows].sum() - shared.sum())
+def packed_tokens(batch: TrainBatch, rows: NDArray[np.int64], *, share: bool = True) -> int:
+    """Tokens that a forward over these sequences computes: inputs that some prediction depends on, shared prefixes once
+    (``share=False``: as often as they occur)."""
+    return Trie(batch, share=share).cells(rows)
 
 
-def cut(batch: TrainBatch, *, scope: str, max_tokens: int) -> list[NDArray[np.int64]]:
-    """Micro-batches of whole units of ``scope``, each of at most ``max_tokens`` packed tokens where its units allow it.
+def cut(
+    batch: TrainBatch,
+    *,
+    scope: str,
+    max_tokens: int,
+    rows: NDArray[np.int64] | None = None,
+    trie: Trie | None = None,
+) -> list[NDArray[np.int64]]:
+    """Micro-batches of whole units of ``scope``, each of at most ``max_tokens`` computed tokens where its units allow it.
 
-    A group stays together where it fits; a unit that is larger than the budget stands alone. The largest micro-batch comes
-    first, so that a run which does not fit in memory says so at once. Every sequence is in exactly one.
+    ``rows``: only these sequences (all by default). ``trie``: what is shared (by default whatever begins alike). Units that
+    begin alike stand together, a group stays together where it fits, a unit that is larger than the budget stands alone. The
+    largest micro-batch comes first, so that a run which does not fit in memory says so at once. Every sequence is in exactly
+    one.
     """
+    trie = Trie(batch) if trie is None else trie
+    taken, _ = trie.sorted(np.arange(len(batch)) if rows is None else rows)
     unit_B = batch.unit_B(scope)
-    cost = _Cost(batch)
     cuts: list[list[int]] = []
     open_cut: list[int] = []
-    for group in _in_order(batch.group_B if scope != "batch" else unit_B):
-        if open_cut and cost(open_cut + group) <= max_tokens:
+    for group in _in_order(batch.group_B if scope != "batch" else unit_B, taken):
+        if open_cut and trie.cells(open_cut + group) <= max_tokens:
             open_cut = open_cut + group
             continue
         if open_cut:
             cuts.append(open_cut)
             open_cut = []
-        if cost(group) <= max_tokens:
+        if trie.cells(group) <= max_tokens:
             open_cut = group
             continue
-        for unit in _in_order(unit_B[group]):
-            rows = [group[place] for place in unit]
-            if open_cut and cost(open_cut + rows) > max_tokens:
+        for unit in _in_order(unit_B, group):
+            if open_cut and trie.cells(open_cut + unit) > max_tokens:
                 cuts.append(open_cut)
                 open_cut = []
-            open_cut = open_cut + rows
+            open_cut = open_cut + unit
     if open_cut:
         cuts.append(open_cut)
-    return [np.asarray(rows, dtype=np.int64) for rows in sorted(cuts, key=cost, reverse=True)]
+    return [np.sort(np.asarray(one, dtype=np.int64)) for one in sorted(cuts, key=trie.cells, reverse=True)]
 
 
 def plan(
-    batch: TrainBatch, *, scope: str, max_tokens: int, direct: bool = True
+    batch: TrainBatch,
+    *,
+    scope: str,
+    max_tokens: int,
+    direct: bool = True,
+    rows: NDArray[np.int64] | None = None,
+    share: bool = True,
 ) -> tuple[list[NDArray[np.int64]], bool]:
     """Micro-batches, and whether the two-pass form is needed: where a unit of several sequences does not fit in the budget
     (or the backend cannot do the direct form), cut between sequences and take two passes."""
-    cuts = cut(batch, scope=scope, max_tokens=max_tokens)
-    if direct and all(len(rows) == 1 or packed_tokens(batch, rows) <= max_tokens for rows in cuts):
+    trie = Trie(batch, share=share)
+    cuts = cut(batch, scope=scope, max_tokens=max_tokens, rows=rows, trie=trie)
+    if direct and all(len(one) == 1 or trie.cells(one) <= max_tokens for one in cuts):
         return cuts, False
-    return cut(batch, scope="sequence", max_tokens=max_tokens), True
+    return cut(batch, scope="sequence", max_tokens=max_tokens, rows=rows, trie=trie), True
 
 
-class _Cost:
-    """Packed tokens of a list of rows, with the batch's derived arrays computed once."""
-
-    def __init__(self, batch: TrainBatch) -> None:
-        self.forest = (batch.parent_B, batch.prefix_len_B, batch.first_action_B(), batch.lengths_B())
-
-    def __call__(self, rows: list[int]) -> int:
-        array = np.asarray(rows, dtype=np.int64)
-        return int(self.forest[3][array].sum() - regrow(*self.forest, array)[1].sum())
-
-
-def _in_order(unit_B: NDArray[Any]) -> list[list[int]]:
-    """Rows of each unit, units by their first row."""
+def _in_order(unit_B: NDArray[Any], rows: Iterable[int]) -> list[list[int]]:
+    """Rows of each unit, units by the first of theirs."""
     units: dict[int, list[int]] = {}
-    for row, unit in enumerate(unit_B.tolist()):
-        units.setdefault(unit, []).append(row)
+    for row in rows:
+        units.setdefault(int(unit_B[row]), []).append(int(row))
     return list(units.values())
 
 

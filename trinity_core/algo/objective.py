@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trinity_core.algo import kl as estimators
@@ -117,6 +118,30 @@ class Objective:
                 f"{type(self.loss).__name__} needs vocab:{', '.join(sorted(wanted - set(functions)))} but its vocab() has no such function"
             )
         return {name: functions[name] for name in sorted(wanted)}
+
+    def live_rows(self, batch: TrainBatch) -> NDArray[np.int64]:
+        """Sequences of ``batch`` that any term can reach; the rest adds neither value nor gradient and need not be computed.
+
+        Left out are sequences that weigh 0 in every sum, and those without credit where the loss says of itself that no credit
+        means no gradient (``inert_at_zero_advantage``), no other term is added, and its scope does not reach beyond units that
+        are all without credit.
+        """
+        weighs_B = np.zeros(len(batch), dtype=np.bool_)
+        for population, weight_N in batch.token_weight.items():
+            weighs_B[batch.row_N[weight_N != 0]] = True
+            weighs_B |= batch.sequence_weight[population] != 0
+            weighs_B[batch.pairs_P2[batch.pair_weight[population] != 0]] = True
+        inert = "inert_at_zero_advantage" in self.loss.claims and batch.advantage_N is not None
+        added = (
+            self.kl is not None and batch.coef.get("kl", 0.0) != 0,
+            "entropy" in self.outputs and batch.coef.get("entropy", 0.0) != 0,
+        )
+        if inert and not any(added) and self.clip_value is None:
+            credited_B = np.zeros(len(batch), dtype=np.bool_)
+            credited_B[batch.row_N[batch.advantage_N != 0]] = True
+            weighs_B &= credited_B
+        unit_B = batch.unit_B(self.scope)
+        return np.flatnonzero(np.isin(unit_B, unit_B[weighs_B]))
 
     def __call__(
         self, micro: TrainBatch, outputs: Mapping[str, Tensor], *, detach: Callable[[Tensor], Tensor] = Tensor.detach

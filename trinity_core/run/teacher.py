@@ -91,8 +91,6 @@ def in_words_of(theirs: Tokenizer, ours: Tokenizer, groups: Sequence[Group], bat
         group_B=np.zeros(size, np.int64),
         attempt_B=np.arange(size),
         population_B=np.ones(size, np.uint8),
-        parent_B=np.full(size, -1),
-        prefix_len_B=np.zeros(size, np.int64),
         attempt_key_B=np.zeros(size, np.uint64),
         reward_B=np.full(size, np.nan),
         pairs_P2=np.zeros((0, 2), np.int64),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trinity_core.builtins.models import quantized
+from trinity_core.builtins.models.attention import place, register
+from trinity_core.builtins.models.packing import Block
 from trinity_core.config.schema import Lora, Model
 from trinity_core.errors import ModelError
 
@@ -80,7 +82,7 @@ class CausalLM:
         with quiet():
             try:
                 module = AutoModelForCausalLM.from_pretrained(
-                    folder, dtype=master, attn_implementation="sdpa", local_files_only=True, **narrower
+                    folder, dtype=master, attn_implementation=register(), local_files_only=True, **narrower
                 )
             except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
                 raise ModelError(
@@ -126,6 +128,21 @@ class CausalLM:
             input_ids=ids_RL, position_ids=position_RL, attention_mask=mask, use_cache=cache is not None, **more
         )
         return out.last_hidden_state  # type: ignore[no-any-return]
+
+    def hidden_of_blocks(self, ids_T: Tensor, position_T: Tensor, blocks: Sequence[Block], cache: Any = None) -> Tensor:
+        """Last hidden states [T, H] of flat cells, each block of which sees its own keys (:mod:`.packing`)."""
+        wide = torch.float64 if self.compute == torch.float64 else torch.float32
+        nothing = torch.empty(1, 1, 1, 1, device=self.device)  # a mask the library would make is not needed
+        more = {self._cache_word: cache} if cache is not None else {}
+        out = self.body(
+            input_ids=ids_T[None],
+            position_ids=position_T[None],
+            attention_mask=nothing,
+            use_cache=cache is not None,
+            blocks=place(blocks, self.device, wide),
+            **more,
+        )
+        return out.last_hidden_state[0]  # type: ignore[no-any-return]
 
     def logits(self, hidden_CH: Tensor) -> Tensor:
         """Logits [C, V] in at least float32."""

@@ -64,7 +64,7 @@ def head_outputs(
         extra: Mapping[str, Tensor],
         teacher_CH: Tensor | None,
     ) -> dict[str, Tensor]:
-        logits_CV = model.logits(_whole_tiles(hidden_CH, model.compute))[: len(token_C)]
+        logits_CV = model.logits(whole_tiles(hidden_CH, model.compute))[: len(token_C)]
         logits_CV = logits_CV / temperature_C.to(logits_CV.dtype)[:, None]
         total_C = torch.logsumexp(logits_CV, -1)
         found = {"logp": logits_CV.gather(1, token_C[:, None])[:, 0] - total_C}
@@ -103,11 +103,11 @@ def _taught(teacher: CausalLM, hidden_CH: Tensor, temperature_C: Tensor, *, like
     """The teacher's logits [C, V] at the call's temperature. What its head has beyond the policy's vocabulary is padding: no
     token of the tokenizer they share stands there."""
     with teacher.recipe():
-        logits_CV = teacher.logits(_whole_tiles(hidden_CH, teacher.compute))[: len(hidden_CH), : like.shape[-1]]
+        logits_CV = teacher.logits(whole_tiles(hidden_CH, teacher.compute))[: len(hidden_CH), : like.shape[-1]]
     return logits_CV.to(like.dtype) / temperature_C.to(like.dtype)[:, None]
 
 
-def _whole_tiles(hidden_CH: Tensor, compute: torch.dtype) -> Tensor:
+def whole_tiles(hidden_CH: Tensor, compute: torch.dtype) -> Tensor:
     """``hidden_CH`` with rows of zeros up to a whole tile. The CPU's float32 product sums the whole vocabulary in one
     running sum for the rows of an incomplete tile, ten times the rounding: a micro-batch of three action tokens would have
     another gradient than the same tokens among many (3e-5 of its norm on a vocabulary of 49,152)."""

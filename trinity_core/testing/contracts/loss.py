@@ -175,8 +175,6 @@ def _padded(batch: TrainBatch) -> TrainBatch:
         group_B=more(batch.group_B, batch.group_B.max() + 1),
         attempt_B=more(batch.attempt_B, batch.attempt_B.max() + 1),
         population_B=more(batch.population_B, 1),
-        parent_B=more(batch.parent_B, -1),
-        prefix_len_B=more(batch.prefix_len_B, 0),
         attempt_key_B=more(batch.attempt_key_B, rows),
         reward_B=more(batch.reward_B, np.nan),
         sequence_weight={name: more(weight_B, 0.0) for name, weight_B in batch.sequence_weight.items()},

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Local(Backend):
     """Trains a Hugging Face model, all of it or low-rank adapters, with AdamW.
 
-    Weights are float32, matrix products bfloat16 where the hardware has it (``model.dtype``). A group's prompt is computed
-    once: prompt and attempts are one row under a block mask. The reference model is a second, frozen copy that is loaded
+    Weights are float32, matrix products bfloat16 where the hardware has it (``model.dtype``). Whatever several
+    sequences begin with is computed once. The reference model is a second, frozen copy that is loaded
     when it is first asked for; with adapters it is the model without them. The critic (``critic=value_head``) is the same
     model with weights of its own, or adapters of its own on a base of its own, and a linear head of one number. The teacher (``teacher.path``) is a frozen model with
     the policy's vocabulary; of its distribution only last hidden states are kept, and each chunk of the head turns its part
@@ -29,7 +29,11 @@ class Local(Backend):
     micro_tokens: int = 4096
     """Tokens of one micro-batch, shared prefixes counted once. Lower it if memory runs out."""
     share_prefix: bool = True
-    """Compute shared prefixes once. False: one row per sequence. The gradient is the same."""
+    """Compute once what several sequences begin with: a system prompt, a group's prompt, the first words of answers that begin
+    alike. False: one padded row per sequence. The gradient is the same."""
+    skip_inert: bool = True
+    """Leave out sequences of which every term of the loss is inert, as those of a group without spread are in GRPO; they stay in
+    all denominators. The gradient is the same; statistics are over what was computed."""
     gradient_checkpointing: bool = False
     """Recompute each layer in backward: a third more time for a fraction of the memory."""
     device: str = "auto"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from trinity_core.algo.accumulate import Forward
 from trinity_core.algo.batch import TrainBatch
-from trinity_core.algo.cut import plan
 from trinity_core.algo.objective import accumulate
 from trinity_core.builtins.backends.local.moved import Moved
 from trinity_core.config.schema import Optim
@@ -37,12 +37,22 @@ class Learner:
         self.moved = Moved(self.trained)
 
     def update(
-        self, objective: Objective, batch: TrainBatch, forward: Forward, *, micro_tokens: int, lr_scale: float
+        self,
+        objective: Objective,
+        batch: TrainBatch,
+        forward: Forward,
+        cuts: Sequence[NDArray[np.int64]],
+        *,
+        two_pass: bool,
+        lr_scale: float,
     ) -> UpdateResult:
-        """One step on the sum of ``objective`` over the batch. A step that is not finite is not taken, and says so."""
-        cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=micro_tokens)
+        """One step on the sum of ``objective`` over the ``cuts`` of the batch. A step that is not finite is not taken, and says
+        so."""
         self.optimizer.zero_grad(set_to_none=True)
         loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)
+        if not cuts:  # a gradient of 0 is a step too: moments decay
+            for parameter in self.trained.values():
+                parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.trained.values() if p.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients, foreach=True)) if gradients else 0.0
         lr = self.lr * lr_scale

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trinity_core.algo.batch import TrainBatch
-from trinity_core.algo.cut import cut
-from trinity_core.algo.forest import ranges
+from trinity_core.algo.batch import TrainBatch, ranges
+from trinity_core.algo.cut import cut, plan
+from trinity_core.algo.trie import Trie
 from trinity_core.builtins.backends.local import state
 from trinity_core.builtins.backends.local.learner import Learner
 from trinity_core.builtins.backends.local.teacher import LocalTeacher
 from trinity_core.builtins.models import adapter
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import Vocabulary, head_outputs
-from trinity_core.builtins.models.packing import pack
+from trinity_core.builtins.models.packing import pack, plain_rows
 from trinity_core.builtins.models.probe import why_not_shared
 from trinity_core.builtins.models.quantized import size
 from trinity_core.builtins.models.resolve import resolve_model
+from trinity_core.builtins.models.token_head import fits, positions, token_outputs
 from trinity_core.builtins.models.value import ValueModel
 from trinity_core.config.schema import Critic, Model, Optim, Teacher
 from trinity_core.errors import DataError, RunError
@@ -118,10 +118,10 @@ class LiveLocal(LiveBackend):
         float64, but hidden states stay as they are and ids are integers."""
         found: dict[str, NDArray[Any]] = {}
         with torch.no_grad(), self._model(model) as lm:
-            batch = forest_for(lm, batch)
+            trie = Trie(batch, share=lm.shares_prefixes)
             if model == "teacher" and "hidden" in outputs and self.teacher is not None:
                 self.teacher.covers(self.policy)
-            for rows in cut(batch, scope="sequence", max_tokens=self.config.micro_tokens):
+            for rows in cut(batch, scope="sequence", max_tokens=self.config.micro_tokens, trie=trie):
                 start_B = np.searchsorted(batch.row_N, rows, "left")
                 take_N = ranges(start_B, np.searchsorted(batch.row_N, rows, "right") - start_B)
                 for name, values in self._forward(lm, batch.select(rows), outputs, vocabulary or {}).items():
@@ -144,16 +144,18 @@ class LiveLocal(LiveBackend):
         if model not in self.learners:
             raise RunError(f"backend local trains {' and '.join(self.learners)}, not {model!r}")
         with self._model(model) as lm:
-            batch = forest_for(lm, batch)
+            share = lm.shares_prefixes
         vocabulary, outputs = objective.vocab(), frozenset(objective.outputs)
 
         def forward(rows: NDArray[np.int64]) -> dict[str, Tensor]:
             with self._model(model) as lm:
                 return self._forward(lm, batch.select(rows), outputs, vocabulary)
 
-        return self.learners[model].update(
-            objective, batch, forward, micro_tokens=self.config.micro_tokens, lr_scale=lr_scale
-        )
+        rows = objective.live_rows(batch) if self.config.skip_inert else np.arange(len(batch))
+        cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=self.config.micro_tokens, rows=rows, share=share)
+        result = self.learners[model].update(objective, batch, forward, cuts, two_pass=two_pass, lr_scale=lr_scale)
+        result.stats |= skipped(batch, rows)
+        return result
 
     def _forward(
         self, lm: CausalLM, batch: TrainBatch, outputs: frozenset[str], vocabulary: Vocabulary
@@ -167,7 +169,6 @@ class LiveLocal(LiveBackend):
                 f"a sequence of {longest} tokens, and {lm.folder} reads at most {context}. Leave long data out "
                 "(tasksets.<slot>.max_tokens), or lower sampling.max_attempt_tokens"
             )
-        packed = pack(batch, share=lm.shares_prefixes)
 
         def put(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(lm.device)
@@ -178,12 +179,22 @@ class LiveLocal(LiveBackend):
             extras = {name: put(array) for name, (array, axis) in batch.extras.items() if axis == "action"}
             if self.teacher is not None and "teacher_hidden" in batch.measured:
                 taught = {"teacher": self.teacher.model(), "teacher_NH": put(batch.measured["teacher_hidden"])}
-        mask = None if packed.mask_RLL is None else put(packed.mask_RLL)[:, None]
         token_N = put(batch.tokens_T[batch.action_N].astype(np.int64))
-        temperature_N = put(batch.temperature_N.astype(np.float64))
         with lm.recipe():
-            hidden_RLH = lm.hidden(put(packed.ids_RL), put(packed.position_RL), mask)
-            hidden_NH = hidden_RLH.flatten(0, 1)[put(packed.cell_N)]
+            if lm.shares_prefixes:
+                packed = pack(batch)
+                hidden_TH = lm.hidden_of_blocks(put(packed.ids_T), put(packed.position_T), packed.blocks)
+                cell_N = packed.cell_N
+            else:
+                ids_BL, position_BL, cell_N = plain_rows(batch)
+                hidden_TH = lm.hidden(put(ids_BL), put(position_BL), None).flatten(0, 1)
+            if fits(lm, outputs):
+                first_U, row_N = positions(cell_N, batch.temperature_N)
+                temperature_U = put(batch.temperature_N[first_U].astype(np.float64))
+                hidden_UH = hidden_TH[put(cell_N[first_U])]
+                return token_outputs(lm, hidden_UH, temperature_U, token_N, put(row_N), outputs)
+            hidden_NH = hidden_TH[put(cell_N)]
+            temperature_N = put(batch.temperature_N.astype(np.float64))
             if isinstance(lm, ValueModel):
                 if outputs != {"value"}:
                     raise RunError(
@@ -236,6 +247,9 @@ class LiveLocal(LiveBackend):
     def save(self, folder: Path) -> None:
         state.save(self, Path(folder))
 
+    def snapshot(self) -> Callable[[Path], None]:
+        return state.snapshot(self)
+
     def load(self, folder: Path) -> None:
         state.load(self, Path(folder))
 
@@ -279,11 +293,11 @@ class LiveLocal(LiveBackend):
             learner.optimizer.zero_grad(set_to_none=True)
 
 
-def forest_for(lm: CausalLM, batch: TrainBatch) -> TrainBatch:
-    """The batch without its forest where this model cannot share prefixes, so that budgets count what is computed."""
-    if lm.shares_prefixes:
-        return batch
-    return dataclasses.replace(batch, parent_B=np.full(len(batch), -1), prefix_len_B=np.zeros(len(batch), np.int64))
+def skipped(batch: TrainBatch, rows: NDArray[np.int64]) -> dict[str, float]:
+    """Action tokens that count in the update, and how many of them were skipped as inert."""
+    counted_N = batch.token_weight["all"] != 0
+    total, live = int(counted_N.sum()), int((counted_N & np.isin(batch.row_N, rows)).sum())
+    return {"tokens": float(total), "tokens/skipped": float(total - live)}
 
 
 def recompute(lm: CausalLM) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,15 @@ PREFIX = {"policy": "", "critic": "critic_"}
 """Of the file names of each learner."""
 
 
-def save(live: LiveLocal, folder: Path) -> None:
-    """Trained weights (with adapters: the adapters alone), optimizer moments, random state. Raises CheckpointError."""
+Files = dict[str, dict[str, Tensor]]
+"""Tensors by file."""
+
+
+def files(live: LiveLocal) -> Files:
+    """Trained weights (with adapters: the adapters alone), optimizer moments, random state: the tensors themselves."""
+    found: Files = {}
     for model, learner in live.learners.items():
-        write(folder / f"{PREFIX[model]}{WEIGHTS}", {name: p.detach() for name, p in learner.trained.items()})
+        found[f"{PREFIX[model]}{WEIGHTS}"] = {name: p.detach() for name, p in learner.trained.items()}
         moments = {}
         for name, parameter in learner.trained.items():
             for part, value in learner.optimizer.state.get(parameter, {}).items():
@@ -35,7 +41,30 @@ def save(live: LiveLocal, folder: Path) -> None:
             moments["rng/cpu"] = torch.get_rng_state()
             if live.policy.device.type == "cuda":
                 moments["rng/cuda"] = torch.cuda.get_rng_state(live.policy.device)
-        write(folder / f"{PREFIX[model]}{TRAINER}", moments)
+        found[f"{PREFIX[model]}{TRAINER}"] = moments
+    return found
+
+
+def save(live: LiveLocal, folder: Path) -> None:
+    """Write :func:`files`. Raises CheckpointError."""
+    write_all(files(live), folder)
+
+
+def snapshot(live: LiveLocal) -> Callable[[Path], None]:
+    """Copies of :func:`files` in the memory of the host, and what writes them."""
+    copies = {
+        file: {
+            name: tensor.detach().cpu().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()
+            for name, tensor in tensors.items()
+        }
+        for file, tensors in files(live).items()
+    }
+    return partial(write_all, copies)
+
+
+def write_all(tensors_by_file: Files, folder: Path) -> None:
+    for file in list(tensors_by_file):
+        write(folder / file, tensors_by_file[file])
 
 
 def load(live: LiveLocal, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The prefix forest: what is shared is exactly equal, actions are own, and a selection keeps what it can."""
+"""The prefix trie: what is shared is exactly equal, and everything that is equal is shared. Selections keep their arrays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from algo_tiny import update
 
 from trinity_core.algo.assemble import assemble
-from trinity_core.algo.cut import mini_batches, packed_tokens, predictor_N, uniform_N
-from trinity_core.algo.forest import grow
+from trinity_core.algo.cut import mini_batches, packed_tokens, uniform_N
+from trinity_core.algo.trie import Trie
 from trinity_core.testing.world import World
 from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Sampling, Task
 
@@ -32,88 +32,58 @@ def batch_of(*groups):
     return assemble(groups, seed=0, step=0)
 
 
-def test_siblings_share_their_prompt_and_the_first_is_the_root():
+def shares(batch):
+    """By sorted sequence: what it has in common with the one before."""
+    return Trie(batch).shared_B.tolist()
+
+
+def test_what_begins_alike_is_counted_once():
+    """Inputs are [1 2 3], [1 2], [1 2]: the last token of an answer predicts nothing. Together they are 1, 2 and 3."""
     batch = batch_of(group(experience([1, 2, 3, 4], [2, 3]), experience([1, 2, 5], [2]), experience([1, 2, 6], [2])))
-    assert batch.parent_B.tolist() == [-1, 0, 0]
-    assert batch.prefix_len_B.tolist() == [0, 2, 2]
-    assert packed_tokens(batch, np.arange(3)) == 4 + 1 + 1
+    assert Trie(batch).need_B.tolist() == [3, 2, 2]
+    assert packed_tokens(batch, np.arange(3)) == 3
+    assert packed_tokens(batch, np.arange(3), share=False) == 7
 
 
-def test_equal_first_actions_are_not_shared():
-    """Both sampled a 3 after [1, 2]: each keeps its own, so its log-probability gets a gradient in each."""
-    batch = batch_of(group(experience([1, 2, 3, 4], [2, 3]), experience([1, 2, 3, 5], [2, 3])))
-    assert batch.prefix_len_B.tolist() == [0, 2]
+def test_answers_that_begin_alike_share_their_first_words():
+    """[1 2 3] and [1 2 3 7]: 3 is an action in both, and input of what comes next in both: one hidden state."""
+    batch = batch_of(group(experience([1, 2, 3, 4], [2, 3]), experience([1, 2, 3, 7, 5], [2, 3, 4])))
+    assert packed_tokens(batch, np.arange(2)) == 4
 
 
-def test_the_first_action_is_predicted_by_the_last_shared_position():
-    batch = batch_of(group(experience([1, 2, 3], [2]), experience([1, 2, 4], [2])))
-    own = batch.action_N - batch.offsets_B1[batch.row_N]
-    assert (predictor_N(batch) == batch.action_N - 1).all()
-    assert own[1] - 1 == batch.prefix_len_B[1] - 1
+def test_equal_sequences_are_one():
+    batch = batch_of(group(*(experience([1, 2, 3, 4], [2, 3]) for _ in range(3))))
+    assert packed_tokens(batch, np.arange(3)) == 3
 
 
-def test_a_branch_shares_its_history_with_what_it_branched_from():
-    """A branch renders [1, 2, 3, 9] again, the 3 as history: all four tokens are shared although one is an action there."""
-    first = experience([1, 2, 3, 9, 4], [2, 4])
-    branch = experience([1, 2, 3, 9, 5], [4], index=1, parent=0)
-    one = Group(
-        "run/g",
-        Task("t", ()),
-        [Attempt([first, branch], score=Ok(1.0)), Attempt([experience([1, 2, 7], [2])], score=Ok(0.0))],
-    )
-    batch = batch_of(one)
-    assert batch.parent_B.tolist() == [-1, 0, 0]
-    assert batch.prefix_len_B.tolist() == [0, 4, 2]
+def test_groups_share_what_their_prompts_begin_with():
+    """[9 9 1] and [9 9 2], each with two answers of one token: 9 9 1 and 2."""
+    groups = [group(experience([9, 9, n, 5], [3]), experience([9, 9, n, 6], [3]), name=f"g{n}") for n in (1, 2)]
+    assert packed_tokens(batch_of(*groups), np.arange(4)) == 4
 
 
-def test_different_groups_share_nothing():
-    batch = batch_of(group(experience([1, 2, 3], [2])), group(experience([1, 2, 4], [2]), name="h"))
-    assert batch.parent_B.tolist() == [-1, -1]
-
-
-def test_the_longest_prefix_wins_and_the_earliest_on_a_tie():
-    sequences = [np.array([1, 2, 7]), np.array([1, 2, 8]), np.array([1, 2, 8, 9, 5]), np.array([1, 2, 8, 9, 6])]
-    assert grow(sequences, [2, 2, 4, 4]) == ([-1, 0, 1, 2], [0, 2, 3, 4])
+def test_tokens_are_compared_as_numbers_and_not_as_bytes():
+    """256 is the bytes 0 1 in little-endian order and would stand before 2."""
+    batch = batch_of(group(experience([256, 1, 3], [2]), experience([2, 1, 3], [2]), experience([256, 2, 3], [2])))
+    assert [batch.tokens_T[batch.offsets_B1[row]] for row in Trie(batch).order_B] == [2, 256, 256]
+    assert shares(batch) == [0, 0, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_selection_shares_only_equal_tokens_and_own_actions(seed):
-    batch = update()
+def test_cells_of_any_selection_are_its_different_prefixes(seed):
+    """Counted the slow way: the set of all prefixes of all inputs."""
     rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(batch))[: rng.integers(1, len(batch) + 1)]
-    part = batch.select(rows)
-    first_B = part.first_action_B()
-    for row in range(len(part)):
-        parent, length = part.parent_B[row], part.prefix_len_B[row]
-        assert parent < row  # a parent stands before its children
-        assert length <= first_B[row]
-        assert (length == 0) == (parent == -1)
-        if parent >= 0:
-            mine = part.tokens_T[part.offsets_B1[row] :][:length]
-            assert np.array_equal(mine, part.tokens_T[part.offsets_B1[parent] :][:length])
-            assert part.group_B[row] == part.group_B[parent]
-
-
-def test_the_first_selected_sibling_becomes_the_root():
-    batch = batch_of(group(*(experience([1, 2, 3 + n], [2]) for n in range(4))))
-    part = batch.select([2, 1, 3])
-    assert part.parent_B.tolist() == [-1, 0, 0]
-    assert part.prefix_len_B.tolist() == [0, 2, 2]
-    back = batch.select([2, 0])  # the old root after its child: it is a child now
-    assert back.parent_B.tolist() == [-1, 0]
-
-
-def test_a_grandchild_falls_back_on_what_all_share():
-    history = [1, 2, 3, 9]
-    first, branch = experience([*history, 4], [2, 4]), experience([*history, 5], [4], index=1, parent=0)
-    one = Group(
-        "run/g",
-        Task("t", ()),
-        [Attempt([experience([1, 2, 8], [2])], score=Ok(0.0)), Attempt([first, branch], score=Ok(1.0))],
-    )
-    batch = batch_of(one)
-    assert batch.parent_B.tolist() == [-1, 0, 1]
-    assert batch.select([0, 2]).prefix_len_B.tolist() == [0, 2]
+    sequences = [rng.integers(1, 4, size=rng.integers(2, 12)).tolist() for _ in range(40)]
+    batch = batch_of(group(*(experience(tokens, [len(tokens) - 1]) for tokens in sequences)))
+    trie = Trie(batch)
+    for size in (1, 2, 7, 40):
+        rows = rng.permutation(40)[:size]
+        prefixes = {tuple(sequences[row][:end]) for row in rows for end in range(1, len(sequences[row]))}
+        assert trie.cells(rows) == len(prefixes)
+        taken, shared = trie.sorted(rows)
+        assert sorted(taken.tolist()) == sorted(rows.tolist())
+        for before, after, common in zip(taken, taken[1:], shared[1:]):
+            assert sequences[before][:common] == sequences[after][:common]
 
 
 def test_selecting_cuts_every_array_along():
