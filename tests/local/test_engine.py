@@ -24,8 +24,8 @@ def ask(prompt: list[int], attempt: int = 0, **sampling: Any) -> Request:
     return Request(key, np.array(prompt, np.int32), Sampling(**{"max_tokens": 12, **sampling}), seed_of(0, key))
 
 
-def pair(run: Any, *, copy: bool = False) -> tuple[Any, Any]:
-    backend, engine = Local().open(run), HF().open(run)
+def pair(run: Any, *, copy: bool = False, fused: bool = True) -> tuple[Any, Any]:
+    backend, engine = Local().open(run), HF(fused=fused).open(run)
     asyncio.run(engine.load(backend.publish(0, copy=copy)))
     return backend, engine
 
@@ -69,23 +69,31 @@ def test_a_copy_samples_what_the_shared_module_samples(make_run: Any) -> None:
         assert a.tokens_N.tolist() == b.tokens_N.tolist() and a.logp_N.tolist() == b.logp_N.tolist()
 
 
-def test_equal_prompts_are_computed_once(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, engine = pair(make_run())
+def counted(monkeypatch: pytest.MonkeyPatch, of: Any) -> list[int]:
+    """Notes how many rows or cells each call of ``of.hidden`` computes."""
     rows: list[int] = []
-    inner = backend.policy.hidden
-    monkeypatch.setattr(backend.policy, "hidden", lambda ids, *rest: (rows.append(len(ids)), inner(ids, *rest))[1])
+    inner = of.hidden
+    monkeypatch.setattr(of, "hidden", lambda ids, *rest: (rows.append(len(ids)), inner(ids, *rest))[1])
+    return rows
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_equal_prompts_are_computed_once(make_run: Any, monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
+    backend, engine = pair(make_run(), fused=fused)
+    wave(engine, [ask([9, 8, 7])])
+    rows = counted(monkeypatch, engine._fused._decoder if fused else backend.policy)
     wave(engine, [ask([9, 8, 7], a, max_tokens=2) for a in range(6)])
-    assert rows[0] == 1 and rows[1] <= 6
+    assert rows[0] == (3 if fused else 1) and rows[1] <= 6
 
 
-def test_finished_rows_leave_the_batch(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, engine = pair(make_run())
-    rows: list[int] = []
-    inner = backend.policy.hidden
-    monkeypatch.setattr(backend.policy, "hidden", lambda ids, *rest: (rows.append(len(ids)), inner(ids, *rest))[1])
+@pytest.mark.parametrize("fused", [True, False])
+def test_finished_rows_leave_the_batch(make_run: Any, monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
+    backend, engine = pair(make_run(), fused=fused)
+    wave(engine, [ask([9, 8, 7])])
+    rows = counted(monkeypatch, engine._fused._decoder if fused else backend.policy)
     requests = [ask([9, 8, 7], a, max_tokens=1 if a < 3 else 6) for a in range(4)]
     short = wave(engine, requests)
-    assert rows[0] == 1 and set(rows[1:]) == {1}
+    assert rows[0] == (3 if fused else 1) and set(rows[1:]) == {1}
     assert wave(engine, requests[3:])[0].tokens_N.tolist() == short[3].tokens_N.tolist()
 
 

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import RunError
+from trinity_core.openmp import release_workers
 from trinity_core.protocols import Ledger, LiveBackend, LiveEngine, RunContext, Selector, Taskset, Tokenizer
 from trinity_core.rollout.operate import Operators
 from trinity_core.rollout.renderer import Renderer
@@ -157,9 +157,14 @@ class Run(RunContext):
     # what the loops call
     async def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run heavy work on the run's one training thread: the loop stays alive, updates never interleave."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._training_thread, partial(function, *args, **kwargs)
-        )
+
+        def alone() -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                release_workers()
+
+        return await asyncio.get_running_loop().run_in_executor(self._training_thread, alone)
 
     async def operate(self, group: Group) -> tuple[list[Group], str]:
         """The group through every operator in order: what is left, and which operator dropped the rest."""
@@ -169,6 +174,7 @@ class Run(RunContext):
     def open(self, path: str, component: Any) -> Any:
         """Open one component; it is closed in reverse order, whatever happens."""
         live = component.open(self)
+        release_workers()
         self.live[path] = live
         close = getattr(live, "close", None)
         if close is not None:

@@ -26,6 +26,9 @@ class HF(Engine):
     """Model of its own, in the forms of ``model.path``, for an auxiliary model; null: the policy's."""
     device: str = "auto"
     """*auto* (CUDA where there is one), *cpu*, *cuda* or *cuda:N*: where a copy of the weights lives."""
+    fused: bool = True
+    """On the CPU, compute the steps of Llama-like models in fewer and larger products (LoRA and other families go through the
+    module as always, and a log line says so). False: everything through the module."""
 
     accepts: ClassVar[frozenset[str]] = frozenset({"module", "tensors", "folder", "adapter"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"score", "waves", "top_p", "top_k", "stop", "deterministic"})

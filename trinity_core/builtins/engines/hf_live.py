@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from trinity_core.algo.digest import digest_tensors
 from trinity_core.builtins.engines.hf import HF
-from trinity_core.builtins.engines.hf_wave import Wave
+from trinity_core.builtins.engines.hf_decoder import Decoder
+from trinity_core.builtins.engines.hf_fused import Fused, FusedBatch
+from trinity_core.builtins.engines.hf_module import ModuleBatch
+from trinity_core.builtins.engines.hf_wave import Batch, Reply, Wave
 from trinity_core.builtins.models import adapter
 from trinity_core.builtins.models.causal import CausalLM
 from trinity_core.builtins.models.head import CHUNK
 from trinity_core.builtins.models.resolve import resolve_model
 from trinity_core.config.schema import Model
 from trinity_core.errors import DataError, DeliveryError
+from trinity_core.openmp import release_workers
 from trinity_core.protocols import LiveEngine, RunContext
 from trinity_core.rollout.tokenizer import HFTokenizer
 from trinity_core.types import Completion, Key, Receipt, Request, Scores, Weights
@@ -47,6 +51,8 @@ class LiveHF(LiveEngine):
         self._model: CausalLM | None = None
         self._own: CausalLM | None = None
         self._base: int | None = None
+        self._fused = Fused(config.fused)
+        self._deliveries = 0
         self._waves: list[Wave] = []
         self._between: list[Callable[[], None]] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hf")
@@ -73,13 +79,33 @@ class LiveHF(LiveEngine):
         wave = Wave(requests, self.tokenizer, self.context)
         self._waves.append(wave)
         try:
-            await self._run(wave.play, self._weights_for_next_step)
+            await self._run(wave.play, partial(self._start, wave.most), self._between_steps)
         except asyncio.CancelledError:
             wave.abort()
             raise
         finally:
             self._waves.remove(wave)
         return [reply.completion() for reply in wave.replies]
+
+    def _start(self, most: int, live: list[Reply]) -> Batch:
+        """Compute the prompts: in fused steps where the model allows them, else through its module."""
+        lm = self._held()
+        if self._fused.decoder(lm, self._deliveries, most) is None:
+            return ModuleBatch(self._held, live)
+        return FusedBatch(partial(self._decoder, most), live)
+
+    def _decoder(self, most: int) -> Decoder:
+        decoder = self._fused.decoder(self._held(), self._deliveries, most, look=False)
+        if decoder is None:
+            raise DeliveryError(
+                f"engine hf: version {self.version} came in flight and is no model for fused steps, unlike the one before. Set engine.fused=false"
+            )
+        return decoder
+
+    def _between_steps(self) -> int:
+        self._drain()
+        self._held()
+        return self.version
 
     async def score(self, tokens_T: NDArray[np.int32], *, topk: int = 0) -> Scores:
         return await self._run(self._score, np.asarray(tokens_T, np.int64), topk)  # type: ignore[no-any-return]
@@ -106,6 +132,7 @@ class LiveHF(LiveEngine):
         return await self._run(self._receive, weights)  # type: ignore[no-any-return]
 
     def _receive(self, weights: Weights) -> Receipt:
+        self._deliveries += 1
         if weights.kind == "module":
             if not isinstance(weights.payload, CausalLM):
                 raise DeliveryError(
@@ -138,13 +165,13 @@ class LiveHF(LiveEngine):
         lora = self.model_config.lora if adapters else None
         return CausalLM.load(self.folder, self.model_config, device=self.config.device, lora=lora, empty=True)
 
-    def _weights_for_next_step(self) -> tuple[CausalLM, int]:
-        self._drain()
+    def _held(self) -> CausalLM:
+        """The weights that are sampled from; the folder's own where none were delivered."""
         if self._model is None:
             self._model = self._own = self._load_folder()
             self._own.narrow()
             self.version = 0
-        return self._model, self.version
+        return self._model
 
     def _drain(self) -> None:
         """Loads that asked to happen between two tokens."""
@@ -155,7 +182,8 @@ class LiveHF(LiveEngine):
 
     @torch.no_grad()
     def _score(self, tokens_T: NDArray[np.int64], topk: int) -> Scores:
-        lm, _ = self._weights_for_next_step()
+        self._drain()
+        lm = self._held()
         ids_T = torch.from_numpy(tokens_T).to(lm.device)
         logp_T = np.full(len(tokens_T), np.nan, np.float64 if lm.compute == torch.float64 else np.float32)
         ids_TK = np.zeros((len(tokens_T), topk), np.int32)
@@ -176,13 +204,20 @@ class LiveHF(LiveEngine):
     # the thread
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(_alone, function, *args))
 
     def close(self) -> None:
         for wave in self._waves:
             wave.abort()
         self._thread.shutdown(wait=True)
         self._model = self._own = None
+
+
+def _alone(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    finally:
+        release_workers()
 
 
 def _settle(done: Future[Receipt], function: Callable[[Weights], Receipt], weights: Weights) -> None:
