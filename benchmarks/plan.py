@@ -22,7 +22,7 @@ from common import finish, last_json, median, quiet_or_warn, tree
 MEMORY_LIMIT, STEP_LIMIT = 0.15, 0.25
 LOOK_S = 0.05
 LETTERS = "trinity_core.testing.fakes:Letters"
-QUIET = ("eval.before=false", "eval.after=false", "eval.every=0", "checkpoint.every=0")
+QUIET = ("eval.before=false", "eval.after=false", "eval.every=0", "checkpoint.every=4")
 
 
 def highest_mb(pid: int) -> float:
@@ -54,14 +54,25 @@ def ran(words: Sequence[str], folder: Path) -> tuple[float, float]:
     """Peak MB and median seconds a step of a run."""
     _, peak = watched(["run", *words, f"out={folder}", "~trackers.console"])
     events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    times = [event["time"] for event in events if event["event"] == "step"]
+    steps = [event for event in events if event["event"] == "step"]
+    times = [event["time"] for event in steps]
+    print(
+        f"MB at the end of each step {[round(event['memory/rss_mb']) for event in steps]}, at the end {peak:.0f}",
+        file=sys.stderr,
+    )
     return peak, median(after - before for before, after in itertools.pairwise(times))
+
+
+def rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
 
 
 def compare(name: str, words: Sequence[str], folder: Path) -> dict[str, float]:
     """Estimated and measured, and how far apart they are, as a share of what was measured."""
     said, _ = watched(["plan", *words, "--json"])
     plan = last_json(said)
+    print(f"{name}: planned MB {rounded(plan['memory_mb'])}, s {rounded(plan['seconds'])}", file=sys.stderr)
+    print(f"{name}: steps of the plan {plan['measured']['step_s']}", file=sys.stderr)
     peak_mb, step_s = ran(words, folder / "run")
     planned_mb, planned_s = plan["memory_mb"]["peak"], plan["seconds"]["step"]
     return {

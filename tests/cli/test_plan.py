@@ -151,7 +151,8 @@ def test_time_and_memory_have_every_phase():
     seconds, memory = plan["seconds"], plan["memory_mb"]
     assert seconds["sampling"] + seconds["training"] + seconds["rest"] == pytest.approx(seconds["step"], rel=0.2)
     assert seconds["step_worst"] >= seconds["step"]
-    whole = seconds["start"] + 30 * seconds["step"] + 2 * seconds["evaluation"] + 3 * seconds["checkpoint"]
+    saved = 2 * seconds["checkpoint_wait"] + seconds["checkpoint"]
+    whole = seconds["start"] + 30 * seconds["step"] + 2 * seconds["evaluation"] + saved
     assert seconds["run"] == pytest.approx(whole)
     phases = ("load", "sampling", "training", "checkpoint", "evaluation", "between")
     assert memory["peak"] == pytest.approx(max(memory[name] for name in phases) + memory["processes"])

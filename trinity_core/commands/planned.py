@@ -92,7 +92,9 @@ def _time(config: RunConfig, found: Estimate) -> list[tuple[str, str]]:
     if "evaluation" in took:
         rows.append(("an evaluation", _s(took["evaluation"])))
     if "checkpoint" in took:
-        rows.append(("a checkpoint", _s(took["checkpoint"])))
+        rows.append(
+            ("a checkpoint", f"{_s(took['checkpoint'])}, for {_s(took['checkpoint_wait'])} of which a step waits")
+        )
     terms = ["start"]
     if config.mode == "explore":
         terms.append(f"{count['steps']:,} × sampling")

@@ -40,7 +40,7 @@ class Estimate:
     """Sequences, tokens and optimizer steps of a step."""
     keys: list[Meaning]
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    """*start, sampling, training, rest, step, evaluation, checkpoint, run*; ``step_worst``: every response as long as it may be."""
+    """*start, sampling, training, rest, step, evaluation, checkpoint* (of it ``checkpoint_wait`` while a step waits), *run*; ``step_worst``: every response as long as it may be."""
     memory_mb: dict[str, float] = dataclasses.field(default_factory=dict)
     """Resident in this machine: *load, sampling, training, checkpoint, evaluation, between, processes, peak*, ``peak_worst``, ``room``."""
     gpu_mb: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -160,13 +160,14 @@ def seconds(trial: Trial, step: StepSize | None, worst: StepSize | None) -> dict
     if trial.eval_s:
         found["evaluation"] = sum(took * rows / max(1, played) for took, played, rows in trial.eval_s.values())
     if counts.checkpoints:
-        found["checkpoint"] = trial.checkpoint_s
+        found |= {"checkpoint": trial.checkpoint_s, "checkpoint_wait": trial.save_s}
     each = found.get("sampling" if config.mode == "explore" else "step", 0.0)
     found["run"] = (
         trial.start_s
         + counts.steps * each
         + counts.evaluations * found.get("evaluation", 0.0)
-        + counts.checkpoints * found.get("checkpoint", 0.0)
+        + max(0, counts.checkpoints - 1) * trial.save_s  # the others are written while the run goes on
+        + found.get("checkpoint", 0.0)
     )
     return found
 

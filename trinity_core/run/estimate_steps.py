@@ -65,13 +65,22 @@ class Meter(Tracker):
             raise Enough
 
 
-async def steps(run: Run, meter: Meter, groups: int, enough: Callable[[Sequence[StepTime], float], bool]) -> Training:
-    """The run's own loops from their beginning, with so many groups a step, until it is enough."""
+async def steps(
+    run: Run,
+    meter: Meter,
+    groups: int,
+    enough: Callable[[Sequence[StepTime], float], bool],
+    *,
+    saves: bool = False,
+) -> Training:
+    """The run's own loops from their beginning, with so many groups a step, until it is enough. ``saves``: every step writes a
+    checkpoint, beside the next one where the run's are written so."""
     config, mini_batches = run.config, max(1, run.config.optim.mini_batches)
     share = groups / max(groups, config.groups_per_step)
     run.config = dataclasses.replace(
         config,
         groups_per_step=groups,
+        checkpoint=dataclasses.replace(config.checkpoint, every=int(saves)),
         optim=dataclasses.replace(config.optim, mini_batches=max(1, round(mini_batches * share))),
         explorer=dataclasses.replace(config.explorer, max_draws=round(config.explorer.max_draws / share)),
     )

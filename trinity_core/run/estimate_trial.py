@@ -92,6 +92,9 @@ class Trial:
     eval_s: dict[str, tuple[float, int, int]] = dataclasses.field(default_factory=dict)
     """By eval taskset: seconds, tasks played, tasks of a whole evaluation."""
     checkpoint_s: float = 0.0
+    """Until a checkpoint is on the disk."""
+    save_s: float = 0.0
+    """Of these what a step waits for."""
     checkpoint_bytes: int = 0
     phases: Phases = dataclasses.field(default_factory=Phases)
     children: int = 0
@@ -180,13 +183,27 @@ async def measured_steps(run: Run, trial: Trial, say: Callable[[str], None]) -> 
     trial.played = run.ledger.read(training.batch_ids)
     if trial.groups < whole or live_share(trial.updates) < MOSTLY:
         await one_update(run, training, trial)
+    await one_checkpoint(run, training, meter, trial, say)
+    return training
+
+
+async def one_checkpoint(run: Run, training: Training, meter: Meter, trial: Trial, say: Callable[[str], None]) -> None:
+    """A checkpoint by itself, as after the last step; then one that is written while the next step is played and trained, where
+    the run writes some so."""
     say("a checkpoint")
     began = time.perf_counter()
-    await training.save(run.step)
+    with trial.phases.phase(CHECKPOINT):
+        await training.save(run.step)
+        trial.save_s = time.perf_counter() - began
+        await training.written()
     trial.checkpoint_s = time.perf_counter() - began
     saved = (run.dir / "checkpoints").rglob("*")
     trial.checkpoint_bytes = sum(path.stat().st_size for path in saved if path.is_file())
-    return training
+    if run.config.checkpoint.background and trial.counts.checkpoints > 1:
+        say("two more steps, with a checkpoint beside the second")
+        with trial.phases.phase(CHECKPOINT):
+            later = await steps(run, meter, trial.groups, lambda times, _: len(times) >= 2, saves=True)
+            await later.written()
 
 
 def watch(run: Run, trial: Trial) -> None:
@@ -205,7 +222,6 @@ def watch(run: Run, trial: Trial) -> None:
 
         phases.watch(run.backend, "update", TRAINING, updated)
         phases.watch(run.backend, "measure", MEASURE)
-        phases.watch(run.backend, "save", CHECKPOINT)
     if run.engine is not None:
         if hands_waves(run.config):
             phases.watch(
