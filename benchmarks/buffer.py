@@ -27,7 +27,7 @@ from trinity_core.builtins.buffers.sql import SQLBuffer
 from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Sampling, Task
 
 RUN = "benchmark"
-ATTEMPTS, TOKENS, PROMPT = 8, 2222, 200
+ATTEMPTS, TOKENS = 8, 2222
 """9 bytes a token (int32, uint8, float32): 20 kB an experience."""
 SIZES = (10, 100, 1_000, 10_000)
 STEP = 32
@@ -36,19 +36,20 @@ ROUNDS = 21
 OF_A_GROUP = ("enter", "put", "lease", "read", "commit")
 
 
-def group(rng: np.random.Generator) -> Group:
+def group(rng: np.random.Generator, tokens: int = TOKENS) -> Group:
     """Eight attempts at one prompt, as play leaves them."""
     task = Task("task", ({"role": "user", "content": "the largest of 11, 12 and 13"},), "13", {"numbers": [11, 12, 13]})
-    return Group("", task, [attempt(rng, task, number) for number in range(ATTEMPTS)], slot="numbers", row=1)
+    return Group("", task, [attempt(rng, task, number, tokens) for number in range(ATTEMPTS)], slot="numbers", row=1)
 
 
-def attempt(rng: np.random.Generator, task: Task, number: int) -> Attempt:
-    origin_T = np.full(TOKENS, Origin.SAMPLED, dtype=np.uint8)
-    origin_T[:PROMPT] = Origin.CONTEXT
-    logp_T = -rng.exponential(size=TOKENS).astype(np.float32)
-    logp_T[:PROMPT] = np.nan
-    call = Call(PROMPT, TOKENS, 0, [(0, PROMPT)], Sampling(max_tokens=TOKENS))
-    tokens_T = rng.integers(0, 49152, TOKENS).astype(np.int32)
+def attempt(rng: np.random.Generator, task: Task, number: int, tokens: int) -> Attempt:
+    prompt = tokens // 10
+    origin_T = np.full(tokens, Origin.SAMPLED, dtype=np.uint8)
+    origin_T[:prompt] = Origin.CONTEXT
+    logp_T = -rng.exponential(size=tokens).astype(np.float32)
+    logp_T[:prompt] = np.nan
+    call = Call(prompt, tokens, 0, [(0, prompt)], Sampling(max_tokens=tokens))
+    tokens_T = rng.integers(0, 49152, tokens).astype(np.int32)
     talk = [*task.messages, {"role": "assistant", "content": "13"}]
     experience = Experience(tokens_T, origin_T, logp_T, [call])
     return Attempt([experience], text="13", messages=talk, score=Ok(1.0, {"exact": 1.0}), index=number, task=task)

@@ -524,6 +524,12 @@ class LiveBackend:
         """Weights, optimizer and RNG state into ``folder`` (exists, empty)."""
         raise NotImplementedError
 
+    def snapshot(self) -> Callable[[Path], None] | None:
+        """What :meth:`save` would write now, as copies, and a function that writes them: it is called once, later, on another
+        thread, while training goes on. ``None``: this backend has no room or no way for that, and the step waits for :meth:`save`.
+        """
+        return None
+
     def load(self, folder: Path) -> None:
         raise NotImplementedError
 

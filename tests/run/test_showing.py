@@ -28,8 +28,8 @@ def test_the_phase_is_what_goes_on_and_counters_count_play_alone(tmp_path: Path)
     said = [(event, state["phase"]) for event, state in showing_parts.SEEN]
     assert [one for one in said if one[0] != "step"] == [
         ("evaluated", "evaluating digits"),
-        ("checkpointed", "saving"),
         ("evaluated", "evaluating digits"),
+        ("checkpointed", "saving"),  # written beside the evaluation; the end waits for it
     ]
     assert ("step", "training") not in said
     before, after = showing_parts.SEEN[0][1], showing_parts.SEEN[-1][1]

@@ -211,6 +211,9 @@ class Checkpointing:
     every: int = 10
     """Steps; 0: only at the end."""
     keep: int = 2
+    background: bool = True
+    """Write from copies while the next step goes on: the trained weights and their optimizer state twice in memory until it is
+    written. false: the step waits for the disk."""
 
 
 @dataclass(frozen=True)

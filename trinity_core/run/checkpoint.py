@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,23 @@ def name_of(step: int) -> str:
 
 
 def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, keep: int) -> Path:
-    """Write the checkpoint of ``step`` and keep the last ``keep``. On failure the earlier ones stay as they were."""
+    """Write the checkpoint of ``step`` now; see :func:`write`."""
+    return write(root, step, backend.save, pack_state(state), keep=keep)
+
+
+def write(root: Path, step: int, weights: Callable[[Path], None], state: bytes, *, keep: int) -> Path:
+    """Write the checkpoint of ``step`` and keep the last ``keep``. On failure the earlier ones stay as they were.
+
+    ``weights`` writes the backend's files into the folder it is given, ``state`` is the kernel's, packed: nothing that is
+    still being trained is read here, so that this may run beside training.
+    """
     final = root / name_of(step)
     aside = root / f".{name_of(step)}.tmp"
     try:
         shutil.rmtree(aside, ignore_errors=True)
         (aside / BACKEND).mkdir(parents=True)
-        backend.save(aside / BACKEND)
-        (aside / STATE).write_bytes(pack_state(state))
+        weights(aside / BACKEND)
+        (aside / STATE).write_bytes(state)
         hashes = {str(path.relative_to(aside)): _sha256(path) for path in sorted(aside.rglob("*")) if path.is_file()}
         write_json(aside / META, {"step": step, "sha256": hashes})
         for path in (*(p for p in aside.rglob("*")), aside):

@@ -158,6 +158,7 @@ async def train(run: Run, training: Training) -> None:
     while run.step < config.steps:
         step = run.step + 1
         began = time.perf_counter()
+        await training.written(wait=False)
 
         run.phase_of_trainer = ""  # it waits for groups
         lease = await lease_step(run, step)
@@ -215,6 +216,8 @@ async def train(run: Run, training: Training) -> None:
         if checkpoint:
             run.phase_of_trainer = "saving"
             await training.save(step)
+            if run.alarm_raised:
+                await training.written()
             run.heed_alarm()
         deliver = gate.delivers(step) and not last
         run.phase_of_trainer = ""
@@ -225,6 +228,9 @@ async def train(run: Run, training: Training) -> None:
         if weights is not None and deliver:
             training.announce(weights)
         run.reserved = last
+    run.phase_of_trainer = "saving"
+    await training.written()
+    run.phase_of_trainer = ""
 
 
 async def both(run: Run, training: Training) -> None:

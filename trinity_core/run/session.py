@@ -76,6 +76,8 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
         look = f"What was in hand is in {folder.path}/failure.json" if kept(training) else "TRINITY_DEBUG=1 shows more"
         error = RunError(f"step {run.step + 1}: {type(caught).__name__}: {caught}{place_of(caught)}. {look}")
         error.__cause__ = caught
+    if error is not None and training is not None and (said := await training.settle()):
+        error.args = (f"{error}. Besides: {said}",)
     summary = summarize(run, training, status, began, kept=kept(training))
     if error is not None:
         summary["error"] = str(error)

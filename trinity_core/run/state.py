@@ -8,6 +8,8 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 
 from trinity_core.algo.batch import TrainBatch
 from trinity_core.algo.kl import adapt, k1
+from trinity_core.codec import pack_state
 from trinity_core.config.schedule import evaluate
 from trinity_core.errors import CheckpointError
 from trinity_core.protocols import Position
@@ -52,6 +55,10 @@ class Training:
         self.kl_coef = self.kl_start
         """Present value of an adaptive KL coefficient."""
         self.teacher = teacher_of(run)
+        self._writing: tuple[int, asyncio.Future[Path]] | None = None
+        """The step whose checkpoint is being written."""
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        run.closing("checkpoint", self._writer.shutdown)
         self.metrics_chain = ""
         """Hash over every step's metrics so far, without those that measure time."""
 
@@ -131,13 +138,41 @@ class Training:
         }
 
     async def save(self, step: int) -> None:
-        """The checkpoint of ``step``, written on the training thread: heartbeats go on meanwhile."""
+        """The checkpoint of ``step``: what it holds is fixed here, and it is written while the run goes on where that is asked for
+        and the backend can; else on the training thread. One at a time: this waits for the one before."""
         run = self.run
         assert run.backend is not None
-        path = await run.compute(
-            checkpoint.save, run.dir / "checkpoints", step, run.backend, self.state(), keep=run.config.checkpoint.keep
-        )
-        run.tell("checkpointed", step, str(path))
+        await self.written()
+        state = pack_state(self.state())
+        weights = await run.compute(run.backend.snapshot) if run.config.checkpoint.background else None
+        root, keep = run.dir / "checkpoints", run.config.checkpoint.keep
+        if weights is None:
+            path = await run.compute(checkpoint.write, root, step, run.backend.save, state, keep=keep)
+            run.tell("checkpointed", step, str(path))
+            return
+        writing = partial(checkpoint.write, root, step, weights, state, keep=keep)
+        self._writing = (step, asyncio.get_running_loop().run_in_executor(self._writer, writing))
+
+    async def written(self, *, wait: bool = True) -> None:
+        """Take note of a checkpoint that was written beside the run, and raise what went wrong with it. ``wait=False``: only if
+        it has ended."""
+        if self._writing is None:
+            return
+        step, writing = self._writing
+        if wait or writing.done():
+            # shielded: a run that is interrupted still waits for its last checkpoint
+            path = await asyncio.shield(writing)
+            self._writing = None
+            self.run.tell("checkpointed", step, str(path))
+
+    async def settle(self) -> str:
+        """At the end of a run that failed: wait for what is being written; what went wrong with it, or ""."""
+        try:
+            await self.written()
+        except CheckpointError as error:
+            self._writing = None
+            return str(error)
+        return ""
 
     def restore(self, state: Mapping[str, Any]) -> Position:
         """Take up a checkpoint's state; returns where it stands in the ledger.

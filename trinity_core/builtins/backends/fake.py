@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -188,13 +188,23 @@ class LiveFake(LiveBackend):
     # state
 
     def save(self, folder: Path) -> None:
-        from safetensors.numpy import save_file
+        self.snapshot()(folder)
 
+    def snapshot(self) -> Callable[[Path], None]:
         arrays = {
-            f"{name}.{part}": array for name, adam in self.trained.items() for part, array in adam.arrays().items()
+            f"{name}.{part}": array.copy()
+            for name, adam in self.trained.items()
+            for part, array in adam.arrays().items()
         }
-        save_file(arrays, folder / STATE)
-        (folder / "state.json").write_text(json.dumps({name: adam.updates for name, adam in self.trained.items()}))
+        updates = {name: adam.updates for name, adam in self.trained.items()}
+
+        def write(folder: Path) -> None:
+            from safetensors.numpy import save_file
+
+            save_file(arrays, folder / STATE)
+            (folder / "state.json").write_text(json.dumps(updates))
+
+        return write
 
     def load(self, folder: Path) -> None:
         from safetensors.numpy import load_file

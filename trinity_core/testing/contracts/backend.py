@@ -215,6 +215,24 @@ def save_and_load_go_on_bit_for_bit(component: Backend, tmp: Path) -> None:
         require(backend.digest() == expected, "the step after load is another one: optimizer or random state was lost")
 
 
+def a_snapshot_is_of_its_moment(component: Backend, tmp: Path) -> None:
+    """What is written from copies after another step is what ``save`` wrote before it."""
+    now, later = tmp / "now", tmp / "later"
+    now.mkdir()
+    later.mkdir()
+    with opened(component, tmp) as backend:
+        trained_once(backend, seed=1)
+        if (write := backend.snapshot()) is None:
+            raise NotApplicable("it takes no snapshots")
+        backend.save(now)
+        trained_once(backend, seed=2)
+        write(later)
+    for file in now.rglob("*"):
+        there = later / file.relative_to(now)
+        require(there.exists(), f"a snapshot writes no {there.name}, which save writes")
+        require(file.is_dir() or file.read_bytes() == there.read_bytes(), f"{there.name} changed with the next step")
+
+
 def loading_reaches_what_was_published(component: Backend, tmp: Path) -> None:
     """Weights shared before a load are the loaded ones after it."""
     folder = tmp / "saved"
@@ -283,6 +301,7 @@ RULES: dict[str, Callable[..., None]] = {
     "the reference stays": the_reference_stays,
     "a published copy stays": a_copy_stays,
     "save and load go on bit for bit": save_and_load_go_on_bit_for_bit,
+    "a snapshot is of its moment": a_snapshot_is_of_its_moment,
     "load keeps the shared module": loading_reaches_what_was_published,
     "an export is the policy": an_export_is_the_policy,
     "says what it is": says_what_it_is,
