@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,14 +75,17 @@ class Chat:
     """The last reply."""
 
     def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(stable_hash("rng", self.run_seed, *dataclasses.astuple(self.key)))
-        """A generator of this attempt: the same numbers in every run of one seed."""
         self._turns = Turns(self.renderer)
         self._next_state: str | None = None
         self._num_calls = 0
         self._exhausted = False
         self._promised = 0
         """Tokens of calls that have not come back."""
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """A generator of this attempt: the same numbers in every run of one seed."""
+        return np.random.default_rng(stable_hash("rng", self.run_seed, *dataclasses.astuple(self.key)))
 
     @property
     def num_calls(self) -> int:

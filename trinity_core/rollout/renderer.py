@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,6 +16,8 @@ _QUESTION: Message = {"role": "user", "content": "What is 2 + 3?"}
 _GO_ON: Message = {"role": "user", "content": "And twice that?"}
 _PROBES = ("5", "<think>\n2 and 3\n</think>\n\n5")
 """Replies of the start-up check: many templates keep plain words and drop the thoughts of earlier turns."""
+REMEMBERED = 256
+"""Conversations whose tokens are kept."""
 
 
 class Renderer:
@@ -26,6 +30,7 @@ class Renderer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._rendered: OrderedDict[str, list[int]] = OrderedDict()
 
     def render(
         self,
@@ -35,8 +40,13 @@ class Renderer:
     ) -> list[int]:
         """Tokens of the whole conversation; ``generate`` opens the assistant's turn.
 
-        Raises :class:`~trinity_core.errors.ModelError` if the tokenizer has no chat template or refuses the messages.
+        The attempts of a group begin with the same words, which are rendered once. Raises
+        :class:`~trinity_core.errors.ModelError` if the tokenizer has no chat template or refuses the messages.
         """
+        key = _words(messages, tools, generate)
+        if key in self._rendered:
+            self._rendered.move_to_end(key)
+            return list(self._rendered[key])
         try:
             tokens = list(self.tokenizer.render(messages, tools=tools, generate=generate))
         except ModelError:
@@ -53,6 +63,10 @@ class Renderer:
             ) from error
         if not tokens:
             raise ModelError("model.chat_template: the template rendered no token")
+        if key:
+            self._rendered[key] = list(tokens)
+            if len(self._rendered) > REMEMBERED:
+                self._rendered.popitem(last=False)
         return tokens
 
     def keeps_prefix(self) -> bool:
@@ -149,3 +163,11 @@ class Renderer:
     def text(self, tokens: Sequence[int]) -> str:
         """The words of sampled tokens, without special tokens."""
         return self.tokenizer.decode(tokens, skip_special=True)
+
+
+def _words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, generate: bool) -> str:
+    """The same text for the same conversation; "" where it holds more than plain data, which might change unseen."""
+    try:
+        return json.dumps([list(messages), tools, generate], ensure_ascii=False)
+    except (TypeError, ValueError):
+        return ""

@@ -29,13 +29,14 @@ async def alongside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         raise first from first.__cause__
 
 
-async def beats(beat: Callable[[], None], every_s: float, ttl_s: float) -> None:
-    """Call ``beat`` every ``every_s`` seconds, for ever.
+async def beats(beat: Callable[[], None], every_s: float, ttl_s: float, *, first_s: float = 0.0) -> None:
+    """Call ``beat`` every ``every_s`` seconds, for ever; the first time after ``first_s``.
 
     A ledger that cannot be written now (locked, a server that restarts) is tried again until ``ttl_s`` after the last
     beat: then what the beats kept alive is lost, and its error is raised. A fence or a lost lease is no such accident.
     """
     last = time.monotonic()
+    await asyncio.sleep(first_s)
     while True:
         wait_s = every_s
         began = time.monotonic()

@@ -15,6 +15,8 @@ from trinity_core.types import Lease
 if TYPE_CHECKING:
     from trinity_core.run.context import Run
 
+POLL_S, LOOK_S = 0.05, 0.5
+
 
 async def lease_step(run: Run, step: int) -> Lease:
     """Wait until the strategy finds the groups of ``step``, and lease them. Stale groups are expired on the way.
@@ -53,7 +55,8 @@ async def lease_step(run: Run, step: int) -> Lease:
         alive.check(have)
         if run.mode == "train":
             run.phase_of_trainer = "waiting for groups" if alive.joined else f"waiting for explorers: {joining(run)}"
-        await run.bell.wait(0.05)
+        # what explorers of this process do rings the bell; of others there is only the ledger to see
+        await run.bell.wait(POLL_S if run.mode == "train" else LOOK_S)
 
 
 def joining(run: Run) -> str:
@@ -102,14 +105,14 @@ async def settled(run: Run, step: int) -> None:
         if time.monotonic() > deadline:
             raise RunError(f"{have} within {run.config.trainer.wait_s:.0f} s (trainer.wait_s)")
         alive.check(have)
-        await run.bell.wait(0.05)
+        await run.bell.wait(POLL_S if run.mode == "train" else LOOK_S)
 
 
 @asynccontextmanager
 async def heartbeat(run: Run, lease: Lease) -> AsyncIterator[None]:
     """Keep the lease alive while its step trains; give the groups back if the step fails. A lease that is lost ends it."""
     ttl_s = run.config.trainer.lease_ttl_s
-    async with alongside(beats(lambda: run.ledger.renew(lease, ttl_s), ttl_s / 3, ttl_s)):
+    async with alongside(beats(lambda: run.ledger.renew(lease, ttl_s), ttl_s / 3, ttl_s, first_s=ttl_s / 3)):
         try:
             yield
         except BaseException as error:

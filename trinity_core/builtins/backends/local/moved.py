@@ -20,20 +20,27 @@ class Moved:
     """
 
     def __init__(self, trained: Mapping[str, Tensor]) -> None:
-        self._views = [sample(p.detach().view(-1)) for p in trained.values()]
-        self._sizes = [p.numel() for p in trained.values()]
+        # Two kinds, each compared in one go: a call for every tensor costs more than reading them.
+        large = [p.detach().view(-1) for p in trained.values() if p.numel() > SMALL]
+        small = [p.detach().view(-1) for p in trained.values() if p.numel() <= SMALL]
+        self._kinds = [([sample(flat) for flat in kind], sum(map(len, kind))) for kind in (large, small) if kind]
         self._before: list[Tensor] = []
 
     def before(self) -> None:
         """Remember the weights as they are."""
-        self._before = [view.clone() for view in self._views]
+        self._before = [joined(views) for views, _ in self._kinds]
 
     def share(self) -> float:
         """Share that differs from what :meth:`before` saw."""
-        changed = [torch.count_nonzero(view != old) for view, old in zip(self._views, self._before)]
+        changed = 0.0
+        for (views, size), old in zip(self._kinds, self._before):
+            changed += int(torch.count_nonzero(joined(views) != old)) / len(old) * size
         self._before = []
-        counts = zip(torch.stack(changed).tolist(), self._views, self._sizes)
-        return sum(count / view.numel() * size for count, view, size in counts) / sum(self._sizes)
+        return changed / sum(size for _, size in self._kinds)
+
+
+def joined(views: list[Tensor]) -> Tensor:
+    return torch.cat([view.reshape(-1) for view in views])
 
 
 def sample(flat: Tensor) -> Tensor:
