@@ -164,10 +164,10 @@ class Decoder:
             qk = qk.to(self.wide)
             qk = (qk * cos_T1D).addcmul_(qk.roll(half, -1), sin_T1D).to(self.compute)
             seen_TH = attend(number, qk[:, : self.heads], qk[:, self.heads :], v)
-            x_TH = x_TH + layer.out(seen_TH)
+            x_TH.add_(layer.out(seen_TH))
             gate_up = layer.gate_up(self._norm(x_TH, layer.between))
             width = gate_up.shape[-1] // 2
-            x_TH = x_TH + layer.down(F.silu(gate_up[:, :width]).mul_(gate_up[:, width:]))
+            x_TH.add_(layer.down(F.silu(gate_up[:, :width]).mul_(gate_up[:, width:])))
         return self._norm(x_TH, self.lm.body.norm)
 
     def logits(self, hidden_TH: Tensor) -> Tensor:
