@@ -128,7 +128,7 @@ class Decoder:
         ``long``: whether many steps will use the copy (:data:`LONG`). In float32 and float64 there is no copy."""
         if self.compute != torch.bfloat16:
             return
-        packed = long and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        packed = long and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         state = (delivery, packed, [(p._version, p.data_ptr()) for p in self._parameters])
         if state == self._state and not look:
             return
