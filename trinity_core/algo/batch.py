@@ -109,10 +109,18 @@ class TrainBatch:
             return np.zeros(len(self), dtype=np.int64)
         if scope != "pair":
             raise DataError(f"scope {scope!r} is unknown. Choose one of token, sequence, pair, group, batch")
-        unit_B = np.arange(len(self))
-        for chosen, rejected in self.pairs_P2:  # a sequence in several pairs ties them all together
-            unit_B[unit_B == unit_B[rejected]] = unit_B[chosen]
-        return unit_B
+        unit = list(range(len(self)))
+
+        def first(row: int) -> int:
+            while unit[row] != row:
+                unit[row] = unit[unit[row]]
+                row = unit[row]
+            return row
+
+        for chosen, rejected in self.pairs_P2.tolist():  # a sequence in several pairs ties them all together
+            one, other = sorted((first(chosen), first(rejected)))
+            unit[other] = one
+        return np.array([first(row) for row in unit], dtype=np.int64)
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> TrainBatch:
         """These sequences, in this order, with every array cut along; weights and denominators stay those of the whole.
