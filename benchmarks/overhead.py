@@ -114,9 +114,15 @@ def instrument(clock: Clock) -> None:
         return "sampling" if threading.current_thread().name.startswith("hf") else "forward"
 
     # the model
-    clock.around(causal.CausalLM, "hidden", side)
-    clock.around(causal.CausalLM, "logits", side)
-    clock.around(live, "head_outputs", "forward")
+    for name in ("hidden", "hidden_of_blocks", "logits"):
+        clock.around(causal.CausalLM, name, side)
+    for name in ("head_outputs", "token_outputs"):
+        clock.around(live, name, "forward")
+    decoder, rows = module("builtins.engines.hf_decoder").Decoder, module("builtins.engines.hf_rows").Rows
+    clock.around(decoder, "hidden", "sampling")
+    clock.around(decoder, "logits", "sampling")
+    clock.around(decoder, "refresh", "weights")
+    clock.around(rows, "keep", "sampling")
     clock.around(wave, "draw", "sampling")
     clock.around(transformers.DynamicCache, "batch_select_indices", "sampling")
     clock.around(module("algo.objective").Objective, "__call__", "loss")
