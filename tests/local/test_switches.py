@@ -72,6 +72,7 @@ def test_every_combination_has_the_gradient_of_a_plain_loop(
     """Each of five steps starts from the reference's weights; and five steps of its own SGD end where the reference's do."""
     dtype, steps = reference
     live, made = Local(**switches).open(make_run(dtype)), stored()
+    assert (live.describe()["shared_prefixes"] == "computed once") == switches["share_prefix"]
     for weights, wanted in steps[:STEPS]:
         put(live, weights)
         assert distance(gradient_of(live, made, on_policy()), wanted) <= LIMIT[dtype]

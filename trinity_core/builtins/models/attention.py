@@ -71,9 +71,8 @@ class BlockAttention(torch.autograd.Function):
                 if block.bias_QK is None:
                     out[:, here] = _library(q[:, here], keys, values, block, scale)
                 else:
-                    wide = _wide(q.dtype)
-                    p, _ = _probabilities(q[:, here].to(wide), keys.to(wide), block.bias_QK, scale)
-                    out[:, here] = (p.flatten(1, 2) @ values.to(wide)).reshape(q.shape[0], -1, v.shape[-1])
+                    p = _probabilities(q[:, here], keys, block.bias_QK, scale)
+                    out[:, here] = (p.flatten(1, 2).to(v.dtype) @ values).view(q.shape[0], -1, v.shape[-1])
         return out
 
     @staticmethod
@@ -107,26 +106,30 @@ def _keys(x: Tensor, block: DeviceBlock) -> Tensor:
     return torch.cat([x.index_select(1, block.before_K), own], 1) if len(block.before_K) else own
 
 
-def _probabilities(q: Tensor, keys: Tensor, bias_QK: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """(probabilities [kv heads, G, Q, K], scaled queries [kv heads, G·Q, d])."""
-    grouped = q.reshape(keys.shape[0], -1, q.shape[-1]) * scale
-    scores = (grouped @ keys.transpose(1, 2)).unflatten(1, (-1, bias_QK.shape[0]))
-    return torch.softmax(scores.add_(bias_QK), -1), grouped
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """[heads, Q, d] to [kv heads, G·Q, d]."""
+    return x.reshape(groups, -1, x.shape[-1])
+
+
+def _probabilities(q: Tensor, keys: Tensor, bias_QK: Tensor, scale: float) -> Tensor:
+    """Probabilities [kv heads, G, Q, K]."""
+    wide = _wide(q.dtype)
+    scores = torch.matmul(_grouped(q.to(wide), len(keys)).mul(scale), keys.to(wide).transpose(1, 2))
+    return torch.softmax(scores.unflatten(1, (-1, bias_QK.shape[0])).add_(bias_QK), -1)
 
 
 def _backward(
     q: Tensor, keys: Tensor, values: Tensor, grad: Tensor, block: DeviceBlock, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = _wide(q.dtype)
+    """As kernels do it: what exponentials depend on in at least float32, the other products in the compute dtype."""
     assert block.bias_QK is not None
-    keys, values = keys.to(wide), values.to(wide)
-    p, grouped = _probabilities(q.to(wide), keys, block.bias_QK, scale)
-    grad = grad.to(wide).reshape(values.shape[0], -1, values.shape[-1])
-    dvalues = p.flatten(1, 2).transpose(1, 2) @ grad
-    dp = (grad @ values.transpose(1, 2)).view_as(p)
-    ds = torch._softmax_backward_data(dp, p, -1, wide).flatten(1, 2)
-    dq = (ds @ keys * scale).reshape(q.shape)
-    return dq, ds.transpose(1, 2) @ grouped, dvalues
+    wide, groups = _wide(q.dtype), len(keys)
+    p = _probabilities(q, keys, block.bias_QK, scale)
+    grad = _grouped(grad, groups)
+    dp = torch.matmul(grad.to(wide), values.to(wide).transpose(1, 2)).view_as(p)
+    ds = torch._softmax_backward_data(dp, p, -1, wide).mul_(scale).flatten(1, 2).to(q.dtype)
+    dvalues = p.flatten(1, 2).to(q.dtype).transpose(1, 2) @ grad.to(q.dtype)
+    return (ds @ keys).view(q.shape), ds.transpose(1, 2) @ _grouped(q, groups), dvalues
 
 
 def _library(q: Tensor, keys: Tensor, values: Tensor, block: DeviceBlock, scale: float) -> Tensor:

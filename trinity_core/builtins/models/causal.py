@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from trinity_core.builtins.models import quantized
 from trinity_core.builtins.models.attention import place, register
+from trinity_core.builtins.models.lean import lean
 from trinity_core.builtins.models.packing import Block
 from trinity_core.config.schema import Lora, Model
 from trinity_core.errors import ModelError
@@ -94,6 +95,7 @@ class CausalLM:
         else:
             module.to(place)
         silence_dropout(module)
+        lean(module)
         module.eval().requires_grad_(lora is None)
         peft = add_lora(module, lora, folder, empty=empty) if lora is not None else None
         model_ = cls(module, folder, place, compute, peft)

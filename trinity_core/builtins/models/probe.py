@@ -43,7 +43,7 @@ def why_not_shared(model: CausalLM) -> str | None:
         dtypes.add(model.compute)
     narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
     # without autocast where the weights allow it: the comparison is of masks, not of rounding
-    recipe = model.recipe() if narrowest == torch.bfloat16 else contextlib.nullcontext()
+    recipe = model.recipe() if narrowest in (torch.bfloat16, torch.float64) else contextlib.nullcontext()
     with torch.no_grad(), recipe:
         plain = []
         for answer in answers:

@@ -62,7 +62,7 @@ def token_outputs(
 
 
 class TokenHead(torch.autograd.Function):
-    """``logp_n = z_n - log Σ exp z`` and ``H = log Σ exp z - Σ p z`` of z = W h / T, a chunk of positions at a time.
+    """``logp = z - log Σ exp z`` and ``H = -Σ p logp`` of z = W h / T, a chunk of positions at a time.
 
     Backward: ``∂logp_n / ∂z = 1[token] - p`` and ``∂H / ∂z = -p (log p + H)``.
     """
@@ -83,8 +83,7 @@ class TokenHead(torch.autograd.Function):
         order_N = torch.argsort(row_N, stable=True)
         temperature_U = temperature_U.to(wide)
         logp_N = torch.empty(len(token_N), dtype=wide, device=hidden_UH.device)
-        total_U = torch.empty(len(hidden_UH), dtype=wide, device=hidden_UH.device)
-        entropy_U = torch.zeros_like(total_U)
+        entropy_U = torch.zeros(len(hidden_UH), dtype=wide, device=hidden_UH.device)
         ctx.compute, ctx.chunk = compute, chunk
         ctx.starts = torch.searchsorted(
             row_N[order_N], torch.arange(0, len(hidden_UH) + chunk, chunk, device=row_N.device)
@@ -93,22 +92,20 @@ class TokenHead(torch.autograd.Function):
             narrow_VH = weight_VH.to(compute)
             for number, start in enumerate(range(0, len(hidden_UH), chunk)):
                 piece = slice(start, start + chunk)
-                logits_CV = _logits(hidden_UH[piece], narrow_VH, temperature_U[piece], compute)
-                total_U[piece] = torch.logsumexp(logits_CV, -1)
+                logp_CV = torch.log_softmax(_logits(hidden_UH[piece], narrow_VH, temperature_U[piece], compute), -1)
                 these = order_N[ctx.starts[number] : ctx.starts[number + 1]]
-                logp_N[these] = logits_CV[row_N[these] - start, token_N[these]] - total_U[row_N[these]]
+                logp_N[these] = logp_CV[row_N[these] - start, token_N[these]]
                 if entropy:
-                    p_CV = torch.sub(logits_CV, total_U[piece, None]).exp_()
-                    entropy_U[piece] = total_U[piece] - p_CV.mul_(logits_CV).sum(-1)
-        ctx.save_for_backward(hidden_UH, weight_VH, temperature_U, token_N, row_N, order_N, total_U, entropy_U)
+                    entropy_U[piece] = torch.bmm(logp_CV.exp()[:, None], logp_CV[:, :, None])[:, 0, 0].neg_()
+        ctx.save_for_backward(hidden_UH, weight_VH, temperature_U, token_N, row_N, order_N, entropy_U)
         return logp_N, entropy_U
 
     @staticmethod
     def backward(ctx: Any, grad_N: Tensor, grad_entropy_U: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden_UH, weight_VH, temperature_U, token_N, row_N, order_N, total_U, entropy_U = ctx.saved_tensors
+        hidden_UH, weight_VH, temperature_U, token_N, row_N, order_N, entropy_U = ctx.saved_tensors
         compute = ctx.compute
         of_entropy = grad_entropy_U is not None and bool((grad_entropy_U != 0).any())
-        sum_U = torch.zeros_like(total_U).index_add_(0, row_N, grad_N)
+        sum_U = torch.zeros_like(entropy_U).index_add_(0, row_N, grad_N)
         dhidden_UH = torch.empty_like(hidden_UH)
         dweight_VH = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
         with torch.autocast(hidden_UH.device.type, enabled=False):
@@ -116,13 +113,14 @@ class TokenHead(torch.autograd.Function):
             for number, start in enumerate(range(0, len(hidden_UH), ctx.chunk)):
                 piece = slice(start, start + ctx.chunk)
                 hidden_CH = hidden_UH[piece].to(compute)
-                logp_CV = _logits(hidden_CH, narrow_VH, temperature_U[piece], compute).sub_(total_U[piece, None])
+                logits_CV = _logits(hidden_CH, narrow_VH, temperature_U[piece], compute)
                 if of_entropy:
                     assert grad_entropy_U is not None
+                    logp_CV = torch.log_softmax(logits_CV, -1)
                     factor_CV = (logp_CV + entropy_U[piece, None]).mul_(grad_entropy_U[piece, None])
                     dlogits_CV = logp_CV.exp_().mul_(factor_CV.add_(sum_U[piece, None])).neg_()
                 else:
-                    dlogits_CV = logp_CV.exp_().mul_(-sum_U[piece, None])
+                    dlogits_CV = torch.softmax(logits_CV, -1).mul_(-sum_U[piece, None])
                 these = order_N[ctx.starts[number] : ctx.starts[number + 1]]
                 dlogits_CV.index_put_((row_N[these] - start, token_N[these]), grad_N[these], accumulate=True)
                 if bool((temperature_U[piece] != 1).any()):
