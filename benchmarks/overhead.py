@@ -151,7 +151,7 @@ def instrument(clock: Clock) -> None:
     for name in ("put", "index", "lease", "read", "commit", "taken", "enter", "in_flight", "first_in_flight", "short",
                  "announce", "acknowledge", "say", "renew_places"):  # fmt: skip
         clock.around(ledger, name, "ledger")
-    tell, save = module("run.context").Run.tell, checkpoint.save
+    tell, write = module("run.context").Run.tell, checkpoint.write
 
     def telling(run: Any, moment: str, *args: Any) -> None:
         with clock.timed("trackers"):
@@ -162,12 +162,12 @@ def instrument(clock: Clock) -> None:
     def saving(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
-            return save(*args, **kwargs)
+            return write(*args, **kwargs)
         finally:
             clock.apart["checkpoint"] += time.perf_counter() - began
 
     module("run.context").Run.tell = telling
-    checkpoint.save = saving
+    checkpoint.write = saving
 
 
 def fill(groups: int) -> None:
