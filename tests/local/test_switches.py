@@ -20,7 +20,7 @@ from trinity_core.builtins.losses.ppo import PPOClip
 from trinity_core.builtins.models import packing
 from trinity_core.config.schema import Kl
 
-STEPS, LR = 5, 0.5
+STEPS, LR = 5, 0.1
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
 SWITCHES = [
     {"share_prefix": share, "skip_inert": skip, "gradient_checkpointing": again, "micro_tokens": tokens}

@@ -92,7 +92,7 @@ class BlockAttention(torch.autograd.Function):
                     num = len(block.before_K)
                     into[:, here] += add[:, num:]
                     if num:
-                        into.index_add_(1, block.before_K, add[:, :num])
+                        into.index_add_(1, block.before_K, add[:, :num].to(wide))
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
 
 
