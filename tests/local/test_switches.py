@@ -119,6 +119,8 @@ def test_skipped_sequences_stay_in_the_denominators_and_are_counted(make_run: An
     skipped = int((made.group_B[made.row_N] == 1).sum())
     assert [result.stats["tokens/skipped"] for result in results] == [skipped, 0.0]
     assert [result.stats["tokens"] for result in results] == [made.num_actions] * 2
+    for name in ("kept", "advantage"):
+        assert results[0].stats[name] == pytest.approx(results[1].stats[name], rel=1e-12)
 
 
 def test_an_update_of_inert_sequences_alone_is_a_step_of_gradient_zero(make_run: Any) -> None:

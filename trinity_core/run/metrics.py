@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trinity_core.run.credit import Prepared
 
 
-OVER_UPDATES: dict[str, Callable[[Sequence[float]], float]] = {"tokens": sum, "min": min, "max": max}
+OVER_UPDATES: dict[str, Callable[[Sequence[float]], float]] = {"tokens": sum, "skipped": sum, "min": min, "max": max}
 """How a statistic of several updates becomes one of the step, by the last word of its name; all others are averaged."""
 
 

@@ -154,7 +154,7 @@ class LiveLocal(LiveBackend):
         rows = objective.live_rows(batch) if self.config.skip_inert else np.arange(len(batch))
         cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=self.config.micro_tokens, rows=rows, share=share)
         result = self.learners[model].update(objective, batch, forward, cuts, two_pass=two_pass, lr_scale=lr_scale)
-        result.stats |= skipped(batch, rows)
+        result.stats |= told_by_host(batch, rows)
         return result
 
     def _forward(
@@ -293,11 +293,16 @@ class LiveLocal(LiveBackend):
             learner.optimizer.zero_grad(set_to_none=True)
 
 
-def skipped(batch: TrainBatch, rows: NDArray[np.int64]) -> dict[str, float]:
-    """Action tokens that count in the update, and how many of them were skipped as inert."""
+def told_by_host(batch: TrainBatch, rows: NDArray[np.int64]) -> dict[str, float]:
+    """Statistics of the whole update that need no forward, so that they are the same however many sequences were skipped."""
     counted_N = batch.token_weight["all"] != 0
     total, live = int(counted_N.sum()), int((counted_N & np.isin(batch.row_N, rows)).sum())
-    return {"tokens": float(total), "tokens/skipped": float(total - live)}
+    told = {"tokens": float(total), "tokens/skipped": float(total - live)}
+    if batch.num_actions:
+        told["kept"] = total / batch.num_actions
+    if batch.advantage_N is not None and total:
+        told["advantage"] = float(batch.advantage_N[counted_N].mean())
+    return told
 
 
 def recompute(lm: CausalLM) -> None:
