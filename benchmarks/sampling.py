@@ -1,7 +1,7 @@
 """Tokens per second of Trinity's engine ``hf``, of vLLM on the CPU, and of transformers' ``generate``, at batch 64.
 
-SmolLM2-135M in bfloat16, temperature 1, prompts of about 28 tokens, replies of exactly 32 or 128: 64 different prompts, and 8
-prompts × 8 samples. Each contestant has a process of its own, one after the other, all cores; medians of five after one warm-up.
+SmolLM2-135M in bfloat16, temperature 1, 64 different prompts of about 28 tokens, replies of exactly 32 or 128 (``--shapes``: also 8
+prompts × 8 samples). Each contestant has a process of its own, one after the other, all cores; medians of five after one warm-up.
 The engine ``hf`` samples from the trainer's weights as it does in a run and returns log-probabilities; the others return tokens alone.
 
 vLLM on the CPU keeps one core free unless it is told otherwise: ``vllm`` is vLLM bound to all cores, which is its best, and what the
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--sides", default="hf,vllm,vllm_auto,generate", help="who is measured; a ratio needs both of its sides"
     )
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--shapes", default="64x32,64x128", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("words", nargs="*", help="more words for the config that opens the engine hf")
     options = parser.parse_args()
