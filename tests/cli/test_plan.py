@@ -355,7 +355,8 @@ def test_phases_that_overlap_both_have_the_peak():
         held = np.ones(64 * MB, np.uint8)
     del held
     phases.memory.close()
-    assert phases.peaks["outer"].host == phases.peaks["inner"].host
+    # the outer one also has what is read between the two ends, some pages
+    assert 0 <= phases.peaks["outer"].host - phases.peaks["inner"].host < MB
 
 
 def test_what_is_watched_is_timed_and_sized_even_where_it_is_frozen():
