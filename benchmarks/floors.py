@@ -3,6 +3,7 @@ training pass and a decode step of SmolLM2-135M need at least."""
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import common
@@ -45,6 +46,7 @@ def bandwidth() -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     busy = common.quiet_or_warn()
     figures: dict[str, float] = {"copy_gb_per_s": bandwidth()}
     for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float32, "float32")):

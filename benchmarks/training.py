@@ -8,6 +8,7 @@ gradients are compared in float32.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def side(who: str, *words: str) -> dict:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     busy = common.quiet_or_warn()
     gate = side("parity")
     ours, plain = side("trinity"), side("plain")

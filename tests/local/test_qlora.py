@@ -172,6 +172,7 @@ def test_smollm2_trains_in_4_bits_on_the_cpu(make_run: Any) -> None:
     live, made = played(make_run("auto", path=MODEL, lora=lora), copy=True, prompts=2)
     off_N = np.abs(live.measure(made, "policy", frozenset({"logp"}))["logp"] - made.sampler_logp_N)
     began, told = time.perf_counter(), live.describe()
+    assert told["shared_prefixes"] == "computed once"
     results = [live.update(made, "policy", objective(), lr_scale=1.0) for _ in range(2)]
     seconds = (time.perf_counter() - began) / 2
     held = sum(p.numel() * p.element_size() for p in live.policy.module.parameters()) / 1e6

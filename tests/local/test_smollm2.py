@@ -24,6 +24,7 @@ from trinity_core.algo.reduce import set_weights
 from trinity_core.builtins.backends.local import Local
 from trinity_core.builtins.engines.hf import HF
 from trinity_core.builtins.tasksets.numbers import Numbers
+from trinity_core.config.schema import Lora
 from trinity_core.testing.play import sample_groups
 from trinity_core.types import Sampling
 
@@ -120,3 +121,9 @@ def test_engine_and_trainer_are_near_in_bfloat16(make_run: Any, copy: bool) -> N
         f"bfloat16, {'copy' if copy else 'module'}: mean {off_N.mean():.1e}, largest {off_N.max():.1e} of {len(off_N)} tokens"
     )
     assert off_N.mean() <= 0.06
+
+
+def test_prefixes_are_shared_under_adapters_on_a_bfloat16_base(make_run: Any) -> None:
+    """Rounding of 30 layers is no reason to compute every prompt eight times; the right blocks are four times nearer than wrong ones."""
+    live = Local().open(make_run("bfloat16", path=MODEL, lora=Lora(rank=16)))
+    assert live.describe()["shared_prefixes"] == "computed once"

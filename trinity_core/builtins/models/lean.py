@@ -105,19 +105,20 @@ def _layer(layer: Any, x_1TH: Tensor, position: tuple[Tensor, Tensor], blocks: A
     from trinity_core.builtins.models.attention import BlockAttention
 
     attention, mlp, dtype = layer.self_attn, layer.mlp, compute_dtype(x_1TH)
-    normed = _norm(layer.input_layernorm, x_1TH[0], dtype)
-    heads = (normed.shape[0], -1, attention.head_dim)
+    normed = _norm(layer.input_layernorm, x_1TH, dtype)
+    heads = (x_1TH.shape[1], -1, attention.head_dim)
     q, k, v = (project(normed).view(heads) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
     if hasattr(attention, "q_norm"):
         q, k = _norm(attention.q_norm, q, x_1TH.dtype), _norm(attention.k_norm, k, x_1TH.dtype)
     half = attention.head_dim // 2
     cos, sin = (part[0, :, :half] for part in position)
     q, k = (Rotation.apply(part.transpose(0, 1), cos, sin, dtype) for part in (q, k))  # type: ignore[no-untyped-call]
-    out = BlockAttention.apply(q, k, v.transpose(0, 1), blocks, attention.scaling)  # type: ignore[no-untyped-call]
-    x_1TH = x_1TH + attention.o_proj(out.transpose(0, 1).flatten(1))
-    normed = _norm(layer.post_attention_layernorm, x_1TH[0], dtype)
+    out = BlockAttention.apply(q, k, v.transpose(0, 1).to(dtype), blocks, attention.scaling)  # type: ignore[no-untyped-call]
+    x_1TH = x_1TH + attention.o_proj(out.transpose(0, 1).flatten(1)[None])
+    normed = _norm(layer.post_attention_layernorm, x_1TH, dtype)
     gated = Gate.apply(mlp.gate_proj(normed), mlp.up_proj(normed))  # type: ignore[no-untyped-call]
-    return x_1TH + mlp.down_proj(gated)
+    found: Tensor = x_1TH + mlp.down_proj(gated)
+    return found
 
 
 def _norm(norm: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
