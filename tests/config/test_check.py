@@ -38,6 +38,8 @@ BAD = {
     f"{JUDGE} models.judge.engin=2": "models.judge.engin: the auxiliary model 'judge' has no such option. Did you mean 'engine'?",
     "+models.judge.colour=2": "models.judge.colour: the auxiliary model 'judge' has no such option",
     # values that no option fills
+    "sampling.stop=['']": "sampling.stop: an empty string is in every text",
+    "model.path=''": "model.path: empty. Give a model folder",
     "trackers.wandb.project=x": "trackers.wandb: values for a tracker that no option fills. Slots filled: watch. Select one (+tracker@trackers.wandb=NAME) or drop them (~trackers.wandb)",
     f"{TAG} rewards.tga.pattern=x": "rewards.tga: values for a reward that no option fills. Did you mean rewards.tag?",
     f"{TAG} rewards.Tag.pattern=x": "rewards.Tag: values for a reward that no option fills. Did you mean rewards.tag?",

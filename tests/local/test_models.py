@@ -113,3 +113,16 @@ def test_components_are_light() -> None:
         "assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_positions_that_depend_on_the_company_are_refused(make_run: Any, tiny: Path, tmp_path: Path) -> None:
+    """Dynamic and long rope rotate by the longest sequence in the pass: a sequence's numbers would depend on the micro-batch."""
+    import json
+    import shutil
+
+    folder = shutil.copytree(tiny, tmp_path / "dynamic")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="rope_type dynamic"):
+        Local().open(make_run(path=str(folder)))

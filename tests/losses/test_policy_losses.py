@@ -11,6 +11,8 @@ import slow_policy_losses as slow
 import torch
 from off_policy import factors, gradient_of, random_update, sequence
 
+from trinity_core.algo.objective import Objective
+from trinity_core.algo.reduce import set_weights
 from trinity_core.builtins.losses.cispo import CISPO
 from trinity_core.builtins.losses.dppo import DPPO
 from trinity_core.builtins.losses.geo_mean import GeoMean
@@ -264,3 +266,14 @@ def test_ppo_importance_sampling_and_sft_by_hand():
     value, gradient_N, _ = sequence(ImportanceSampling(), d=[math.log(1.5)])
     assert (value, *gradient_N) == pytest.approx((-1.5, -1.5))
     assert sequence(SFT(), d=[0.3])[:2] == (1, [-1])
+
+
+@pytest.mark.parametrize("options", [{"regulariser": "k2", "coef": 0.5}, {"regulariser": "forward_kl", "coef": 0.5}])
+def test_a_regulariser_reaches_tokens_without_credit(options):
+    """So such a loss does not say that no credit means no gradient, and none of its sequences is left out as inert."""
+    update = random_update(0)[0]
+    set_weights(update, "token_mean")
+    update.advantage_N = np.zeros(update.num_actions)
+    assert REC().claims == REC.claims and not REC(**options).claims
+    assert len(Objective.of(REC()).live_rows(update)) == 0
+    assert len(Objective.of(REC(**options)).live_rows(update)) == len(update)

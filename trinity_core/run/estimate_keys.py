@@ -82,7 +82,7 @@ class Counts:
     def checkpoints(self) -> int:
         if self.config.mode in ("bench", "explore") or not self.steps:
             return 0
-        return len(_due(self.done, self.config.steps, self.config.checkpoint.every, last=True))
+        return _due(self.done, self.config.steps, self.config.checkpoint.every, last=True)
 
     @property
     def evaluations(self) -> int:
@@ -93,13 +93,19 @@ class Counts:
         if self.config.mode == "bench":
             return 1
         due = _due(self.done, self.config.steps, config.every, last=config.after)
-        return len(due) + (config.before and not self.done)
+        return due + (config.before and not self.done)
 
 
-def _due(done: int, steps: int, every: int, *, last: bool) -> set[int]:
-    """The steps after ``done`` at which something happens that happens every so often."""
-    found = set(range(every, steps + 1, every)) if every > 0 else set()
-    return {step for step in found | ({steps} if last else set()) if step > done}
+def _due(done: int, steps: int, every: int, *, last: bool) -> int:
+    """How many steps after ``done`` see something that happens every so often, and at the ``last`` in any case.
+
+    >>> [_due(0, 25, 10, last=True), _due(0, 25, 10, last=False), _due(10, 20, 10, last=True), _due(20, 20, 10, last=True)]
+    [3, 2, 1, 0]
+    """
+    if steps <= done:
+        return 0
+    found = steps // every - done // every if every > 0 else 0
+    return found + (last and not (every > 0 and steps % every == 0))
 
 
 @dataclasses.dataclass(frozen=True)

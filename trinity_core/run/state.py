@@ -161,7 +161,11 @@ class Training:
         step, writing = self._writing
         if wait or writing.done():
             # shielded: a run that is interrupted still waits for its last checkpoint
-            path = await asyncio.shield(writing)
+            try:
+                path = await asyncio.shield(writing)
+            except Exception:
+                self._writing = None  # told once; an interrupted wait is none, and waits again
+                raise
             self._writing = None
             self.run.tell("checkpointed", step, str(path))
 
@@ -170,7 +174,6 @@ class Training:
         try:
             await self.written()
         except CheckpointError as error:
-            self._writing = None
             return str(error)
         return ""
 

@@ -30,7 +30,7 @@ class REC(Loss):
 
     *regulariser*, outside range and weighting: ``none`` · ``k2`` ``d²`` · ``forward_kl`` ``−logp``.
 
-    The claims are those of the defaults, plain REINFORCE. The metrics count tokens outside the range: ``clipped_high`` where
+    Claims follow from the options: with a regulariser there are none. The metrics count tokens outside the range: ``clipped_high`` where
     ``A > 0``, ``clipped_low`` where ``A < 0``.
     """
 
@@ -75,6 +75,10 @@ class REC(Loss):
             )
         if self.temperature <= 0:
             raise ConfigError(f"loss.temperature: {self.temperature} must be above 0")
+        if self.coef > 0:  # every token is pulled at, with credit or without
+            object.__setattr__(self, "claims", frozenset())
+        elif self.weighting == "advantage":
+            object.__setattr__(self, "claims", frozenset({"inert_at_zero_advantage"}))
 
     def needs(self) -> frozenset[str]:
         reads_old = self.range != "none" or self.weighting == "importance" or self.regulariser == "k2"

@@ -19,11 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from trinity_core.builtins.models import quantized
 from trinity_core.builtins.models.attention import place, register
+from trinity_core.builtins.models.kernels import keep_few
 from trinity_core.builtins.models.lean import lean
 from trinity_core.builtins.models.packing import Block
 from trinity_core.config.schema import Lora, Model
 from trinity_core.errors import ModelError
 
+keep_few()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 SCALED_HEADS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 """Config entries of families whose logits are not a plain projection of the last hidden state."""
@@ -245,6 +247,12 @@ def refuse_family(module: Any, folder: Path) -> None:
     if found or not isinstance(module.get_output_embeddings(), nn.Linear):
         raise ModelError(
             f"{folder}: {type(module).__name__} changes its logits after the head ({', '.join(found) or 'no linear head'}), which local and hf do not know yet. Choose a Llama-like model"
+        )
+    rope = (getattr(module.config, "rope_parameters", None) or {}).get("rope_type")
+    if rope in ("longrope", "dynamic"):
+        raise ModelError(
+            f"{folder}: its positions are rotated by the length of the longest sequence beside them (rope_type {rope}), so that a sequence's "
+            "numbers depend on its company. Choose a model with another rope_type, or set it to default in config.json and keep to the original length"
         )
 
 

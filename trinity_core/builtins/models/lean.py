@@ -109,7 +109,9 @@ def _layer(layer: Any, x_1TH: Tensor, position: tuple[Tensor, Tensor], blocks: A
     heads = (x_1TH.shape[1], -1, attention.head_dim)
     q, k, v = (project(normed).view(heads) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
     if hasattr(attention, "q_norm"):
-        q, k = _norm(attention.q_norm, q, x_1TH.dtype), _norm(attention.k_norm, k, x_1TH.dtype)
+        q, k = (
+            _norm(norm, x.to(x_1TH.dtype), x_1TH.dtype) for norm, x in ((attention.q_norm, q), (attention.k_norm, k))
+        )
     half = attention.head_dim // 2
     cos, sin = (part[0, :, :half] for part in position)
     q, k = (Rotation.apply(part.transpose(0, 1), cos, sin, dtype) for part in (q, k))  # type: ignore[no-untyped-call]

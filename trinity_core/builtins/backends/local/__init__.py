@@ -26,7 +26,7 @@ class Local(Backend):
     into logits.
     """
 
-    micro_tokens: int = 4096
+    micro_tokens: int = 3072
     """Tokens of one micro-batch, shared prefixes counted once. Lower it if memory runs out."""
     share_prefix: bool = True
     """Compute once what several sequences begin with: a system prompt, a group's prompt, the first words of answers that begin
