@@ -30,7 +30,7 @@ class REC(Loss):
 
     *regulariser*, outside range and weighting: ``none`` · ``k2`` ``d²`` · ``forward_kl`` ``−logp``.
 
-    Claims follow from the options: with a regulariser there are none. The metrics count tokens outside the range: ``clipped_high`` where
+    Claims follow from the options. The metrics count tokens outside the range: ``clipped_high`` where
     ``A > 0``, ``clipped_low`` where ``A < 0``.
     """
 
@@ -75,10 +75,12 @@ class REC(Loss):
             )
         if self.temperature <= 0:
             raise ConfigError(f"loss.temperature: {self.temperature} must be above 0")
-        if self.coef > 0:  # every token is pulled at, with credit or without
-            object.__setattr__(self, "claims", frozenset())
-        elif self.weighting == "advantage":
-            object.__setattr__(self, "claims", frozenset({"inert_at_zero_advantage"}))
+        true = {
+            "inert_at_zero_advantage": self.coef == 0,  # a regulariser pulls at every token, with credit or without
+            "policy_gradient_at_ratio_1": self.weighting != "advantage" and self.regulariser != "forward_kl",
+            "reads_old_logp": "old_logp" in self.needs(),
+        }
+        object.__setattr__(self, "claims", frozenset(claim for claim, holds in true.items() if holds))
 
     def needs(self) -> frozenset[str]:
         reads_old = self.range != "none" or self.weighting == "importance" or self.regulariser == "k2"
