@@ -8,12 +8,31 @@ is what neighbours share.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trinity_core.algo.batch import TrainBatch
+
+
+def in_order(sequences: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of ``sequences`` in the order of their tokens, and how many tokens each has in common with the one before.
+
+    >>> order, shared = in_order([np.array([1, 2, 7]), np.array([1, 1]), np.array([1, 2])])
+    >>> order.tolist(), shared.tolist()
+    ([1, 2, 0], [0, 1, 2])
+    """
+    keys = [tokens_T.astype(">u4").tobytes() for tokens_T in sequences]  # big-endian: bytes compare as tokens do
+    order = sorted(range(len(sequences)), key=keys.__getitem__)
+    shared = np.zeros(len(order), np.int64)
+    for i, (before, after) in enumerate(itertools.pairwise(order), 1):
+        size = min(len(sequences[before]), len(sequences[after]))
+        differ = sequences[before][:size] != sequences[after][:size]
+        shared[i] = int(differ.argmax()) if differ.any() else size
+    return np.array(order, dtype=np.int64), shared
 
 
 class Trie:
@@ -32,15 +51,8 @@ class Trie:
         self.order_B = np.arange(num)
         self.shared_B = np.zeros(num, np.int64)
         if share and num:
-            tokens_T = batch.tokens_T.astype(">u4")  # big-endian: bytes compare as tokens do
-            keys = [tokens_T[start : start + need].tobytes() for start, need in zip(starts_B, self.need_B)]
-            self.order_B = np.array(sorted(range(num), key=keys.__getitem__), dtype=np.int64)
-            for i in range(1, num):
-                before, after = self.order_B[i - 1], self.order_B[i]
-                size = min(self.need_B[before], self.need_B[after])
-                left, right = starts_B[before], starts_B[after]
-                differ = batch.tokens_T[left : left + size] != batch.tokens_T[right : right + size]
-                self.shared_B[i] = int(differ.argmax()) if differ.any() else size
+            inputs = [batch.tokens_T[start : start + need] for start, need in zip(starts_B, self.need_B)]
+            self.order_B, self.shared_B = in_order(inputs)
         self.rank_B = np.empty(num, np.int64)
         """Place of each sequence in ``order_B``."""
         self.rank_B[self.order_B] = np.arange(num)

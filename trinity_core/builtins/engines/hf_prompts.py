@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trinity_core.algo.trie import in_order
+
 WORTH = 8
 """Tokens that prompts must share, at least, to become a run of their own."""
 JOIN = 4096
@@ -47,9 +49,9 @@ class Layout:
 
 def lay_out(prompts: Sequence[NDArray[np.int64]]) -> Layout:
     """Flat cells of ``prompts`` (each at least one token), in any order, duplicates too."""
-    order = sorted(range(len(prompts)), key=lambda i: prompts[i].astype(">u4").tobytes())  # bytes compare as tokens do
+    places, in_common = in_order(prompts)
+    order, shared = places.tolist(), in_common.tolist()
     ordered = [prompts[i] for i in order]
-    shared = [0, *(_common(a, b) for a, b in itertools.pairwise(ordered))]  # with the prompt before
 
     ids: list[NDArray[np.int64]] = []
     runs: list[tuple[NDArray[np.int64], int]] = []  # (path to the end of the run, first position)
@@ -86,13 +88,6 @@ def lay_out(prompts: Sequence[NDArray[np.int64]]) -> Layout:
         slot_T[flat[::-1]] = first + np.arange(len(flat))[::-1]  # of repeated cells the first
         first += len(flat)
     return Layout(ids_T, position_T, sections, slot_T, tuple(paths))
-
-
-def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    """Tokens that both begin with."""
-    size = min(len(a), len(b))
-    differ = a[:size] != b[:size]
-    return int(differ.argmax()) if differ.any() else size
 
 
 def _grouped(runs: list[tuple[NDArray[np.int64], int]]) -> list[list[tuple[NDArray[np.int64], int]]]:
