@@ -34,6 +34,9 @@ class Local(Backend):
     skip_inert: bool = True
     """Leave out sequences of which every term of the loss is inert, as those of a group without spread are in GRPO; they stay in
     all denominators. The gradient is the same; statistics are over what was computed."""
+    keep_memory: bool = True
+    """Keep the memory that a step frees for the next one, on the CPU. False: give it back to the system, which must clear it again
+    each time."""
     gradient_checkpointing: bool = False
     """Recompute each layer in backward: a third more time for a fraction of the memory."""
     device: str = "auto"

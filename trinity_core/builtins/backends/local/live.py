@@ -17,6 +17,7 @@ from torch import Tensor
 from trinity_core.algo.batch import TrainBatch, ranges
 from trinity_core.algo.cut import cut, plan
 from trinity_core.algo.trie import Trie
+from trinity_core.allocator import keep_freed_memory
 from trinity_core.builtins.backends.local import state
 from trinity_core.builtins.backends.local.learner import Learner
 from trinity_core.builtins.backends.local.teacher import LocalTeacher
@@ -58,6 +59,8 @@ class LiveLocal(LiveBackend):
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
+        if config.keep_memory:
+            keep_freed_memory()
         if threads is not None:
             torch.set_num_threads(threads)
         self.config, self.model_config = config, model
