@@ -262,6 +262,23 @@ def test_nothing_stays_and_nothing_is_touched(tmp_path):
     assert not any(Path().iterdir()) and not any((tmp_path / "temporary").iterdir())
 
 
+def test_what_is_left_of_a_resumed_run_is_counted_without_the_model_too(tmp_path):
+    assert said("run", "recipe=fake", "steps=4", f"out={tmp_path}/run")[0] == 0
+    plan = planned(f"resume={tmp_path}/run", "steps=10", "--dry")
+    assert (plan["counted"]["steps"], plan["plan"]["the run"]["steps"]) == (6, "4 → 10")
+    assert plan["counted"]["checkpoints"] == 1 and plan["counted"]["evaluations"] == 1
+
+
+@pytest.mark.parametrize("option", [(), ("--dry",)], ids=["measured", "dry"])
+def test_a_run_that_is_done_says_so_and_how_it_goes_on(option, tmp_path):
+    assert said("run", "recipe=fake", "steps=4", f"out={tmp_path}/run")[0] == 0
+    code, out, err = said("plan", f"resume={tmp_path}/run", *option)
+    assert (code, err) == (0, ""), "nothing is played"
+    assert "the run has its 4 steps: nothing is left to do. To go on, raise steps: steps=8" in out
+    assert "0 draws" not in out and "MB" not in out
+    assert planned(f"resume={tmp_path}/run", *option)["counted"]["steps"] == 0
+
+
 def state_of(folder: Path) -> dict[str, tuple[int, int]]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in files}

@@ -100,13 +100,15 @@ def _of_cell(cell: Any) -> list[tuple[str, RunConfig]]:
 
 
 def show(title: str, config: RunConfig, *, dry: bool, as_json: bool) -> None:
-    """Estimate one run and print it."""
+    """Estimate one run and print it; of one that has nothing left to do, that alone."""
     from trinity_core.commands.planned import sections
     from trinity_core.run.estimate import dry as count
     from trinity_core.run.estimate import estimate
+    from trinity_core.run.estimate_scratch import nothing_left
 
     folder = config.resume or config.out or "runs/<date>/<time>"
-    if dry:
+    nothing = nothing_left(config)
+    if dry or nothing:
         found = count(config, folder=folder)
     else:
         with contextlib.redirect_stdout(sys.stderr):
@@ -119,10 +121,12 @@ def show(title: str, config: RunConfig, *, dry: bool, as_json: bool) -> None:
                 {"run": title, **plain, "keys": keys, "plan": {k: dict(v) for k, v in found.plan.items()}}, default=str
             )
         )
+        if nothing:
+            _say(nothing)
         return
     if title:
         print(f"--- {title}")
-    table(sections(config, found, dry=dry))
+    table(sections(config, found, dry=dry, nothing=nothing))
 
 
 def _say(what: str) -> None:

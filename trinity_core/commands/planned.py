@@ -22,9 +22,12 @@ PHASES = (
 )
 
 
-def sections(config: RunConfig, found: Estimate, *, dry: bool) -> Sections:
-    """Everything, in order: plan, a step counted, keys, time, memory, how it was measured."""
+def sections(config: RunConfig, found: Estimate, *, dry: bool, nothing: str = "") -> Sections:
+    """Everything, in order: plan, a step counted, keys, time, memory, how it was measured. ``nothing``: why there is nothing
+    to do, in place of all that follows the plan."""
     parts: Sections = [(name, [(label, _number(value)) for label, value in rows]) for name, rows in found.plan.items()]
+    if nothing:
+        return [*parts, ("left", [("nothing", nothing)])]
     if counted := _counted(found):
         parts.append(("a step, counted", counted))
     parts.append(("sizes", [(f"{key}={value}", meaning) for key, value, meaning in found.keys]))

@@ -15,7 +15,7 @@ from trinity_core.protocols import Tokenizer
 from trinity_core.run.context import Run
 from trinity_core.run.estimate_keys import Counts, Meaning, StepSize, keys
 from trinity_core.run.estimate_memory import BETWEEN, CHECKPOINT, EVALUATION, LOAD, MEASURE, SAMPLING, TRAINING
-from trinity_core.run.estimate_scratch import at_once, hands_waves, not_asked, scratch_config
+from trinity_core.run.estimate_scratch import at_once, hands_waves, not_asked, scratch_config, steps_done
 from trinity_core.run.estimate_sizes import Line, bytes_by, lengthened, live_share
 from trinity_core.run.parts import open_tasks
 from trinity_core.run.plan import plan_of
@@ -65,7 +65,9 @@ def dry(config: RunConfig, *, folder: str) -> Estimate:
         run.use_tokenizer(_NoTokenizer())
         try:
             open_tasks(run)
-            counts = Counts.of(run, config)
+            done = steps_done(config)
+            counts = Counts.of(run, config, done=done)
+            run.step = done
             plan = plan_of(run, config, folder=folder)
         finally:
             asyncio.run(run.close())

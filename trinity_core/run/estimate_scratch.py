@@ -60,6 +60,20 @@ def not_asked(config: RunConfig) -> list[str]:
     ]
 
 
+def steps_done(config: RunConfig) -> int:
+    """Steps that a run which would be resumed has behind it: those of its newest checkpoint. No file of it is read."""
+    newest = checkpoint.newest(Path(config.resume) / "checkpoints") if config.resume else None
+    return 0 if newest is None else int(newest.name.rpartition("-")[2])
+
+
+def nothing_left(config: RunConfig) -> str:
+    """Why a run that would be resumed has nothing to do, with the word that gives it some; "" where it has."""
+    done = steps_done(config)
+    if config.mode not in ("both", "train") or not done or done < config.steps:
+        return ""
+    return f"the run has its {config.steps:,} steps: nothing is left to do. To go on, raise steps: steps={done * 2}"
+
+
 async def take_up(run: Run, folder: Path) -> int:
     """The weights of the newest checkpoint of a run that would be resumed; its step."""
     newest = checkpoint.newest(folder / "checkpoints")
