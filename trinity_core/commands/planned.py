@@ -181,7 +181,9 @@ def _charged(config: RunConfig) -> str:
 
 
 def _s(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.1f} s"
+    """With enough digits that parts, as they are printed, add up to their sum."""
+    digits = 3 if seconds < 1 else 2 if seconds < 10 else 1
+    return f"{seconds:,.{digits}f} s"
 
 
 def _clock(seconds: float) -> str:

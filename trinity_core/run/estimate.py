@@ -176,17 +176,14 @@ def seconds(trial: Trial, step: StepSize | None, worst: StepSize | None) -> dict
 
 def step_seconds(trial: Trial, step: StepSize | None) -> dict[str, float]:
     """A whole step: as measured, or scaled from fewer groups."""
-    times, config = typical(trial), trial.config
-    wait, train, rest, wall = (
-        middle(trial, [getattr(one, part) for one in times]) for part in ("wait", "train", "rest", "wall")
-    )
+    config, kept = trial.config, middle(trial, typical(trial))
+    wait, train, rest = (statistics.mean(getattr(one, part) for one in kept) for part in ("wait", "train", "rest"))
     if trial.groups < config.groups_per_step:
         scale = config.groups_per_step / trial.groups
         own = sum(one.seconds for one in trial.updates) / len(trial.steps)
         whole = updates_seconds(trial, step, live_share(trial.updates))
         wait, train = wait * scale, whole + max(0.0, train - own) * scale
-        wall = wait + train + rest
-    return {"sampling": wait, "training": train, "rest": max(0.0, wall - wait - train), "step": wall}
+    return {"sampling": wait, "training": train, "rest": rest, "step": wait + train + rest}
 
 
 def typical(trial: Trial) -> Sequence[StepTime]:
@@ -196,11 +193,14 @@ def typical(trial: Trial) -> Sequence[StepTime]:
     return trial.steps[1:] if ahead and len(trial.steps) > 1 else trial.steps
 
 
-def middle(trial: Trial, values: Sequence[float]) -> float:
-    """The median step; the mean where steps differ on purpose: play of several at once, then each trained."""
+def middle(trial: Trial, times: Sequence[StepTime]) -> Sequence[StepTime]:
+    """The median step, or the two beside the median: of whole steps, so that their parts add up to them. All where steps differ
+    on purpose: play of several at once, then each trained."""
     sync = trial.config.sync
-    ahead = sync.mode == "async" or sync.interval > 1 or sync.offset > 0
-    return statistics.mean(values) if ahead else statistics.median(values)
+    if sync.mode == "async" or sync.interval > 1 or sync.offset > 0:
+        return times
+    ordered = sorted(times, key=lambda one: one.wall)
+    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
 
 
 def updates_seconds(trial: Trial, step: StepSize | None, live: float = 1.0) -> float:
