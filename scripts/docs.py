@@ -1,13 +1,19 @@
-"""The generated reference pages: ``python scripts/docs.py`` writes ``docs/hooks.md``, ``components.md`` and ``presets.md``; a test compares."""
+"""The generated reference pages: ``python scripts/docs.py`` writes ``docs/hooks.md``, ``components.md``, ``keys.md`` and
+``presets.md``; a test compares."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import yaml
 
 from trinity_core import describe, hookspecs
+from trinity_core.config import schema
+from trinity_core.config.rules import LEAST, MOST
 from trinity_core.kinds import CONFIG_KINDS, KINDS, Kind
 from trinity_core.plugins import catalog, resolve
 
@@ -117,6 +123,72 @@ def _component(kind: str, name: str) -> list[str]:
     return lines
 
 
+def keys() -> str:
+    """Every key of a run that belongs to the kernel, node by node, and the keys of its slots."""
+    lines = [
+        "# Keys of a run",
+        HEADER,
+        "Every key that belongs to no component; those of [components](components.md) stand beside them in the same tree. A value is a "
+        "word, `optim.lr=1e-6`; how they are written: [config](config.md). In YAML and in words `None` is `null`, `True` is `true`.",
+        "",
+        "## The run",
+        "",
+        *_table(schema.RunConfig, "", leave=[*(name for name, _ in _nodes(schema.RunConfig, "")), "parts"]),
+    ]
+    for path, cls in _nodes(schema.RunConfig, ""):
+        lines += _node(path, cls)
+    lines += ["## Slots", "", "Beside the values of the component that stands in it.", ""]
+    lines += _table(schema.Slot, "tasksets.<slot>") + _table(schema.RewardSlot, "rewards.<slot>")
+    lines += [
+        "## Values that change with the step",
+        "",
+        "In the place of a number, where the type of a key says so.",
+        "",
+    ]
+    for cls in (schema.Schedule, schema.PeakSchedule):
+        lines += [f"`{cls.__name__}`. {_plain(describe.first_paragraph(cls))}", "", *_table(cls, "<key>")]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _nodes(cls: type, path: str) -> list[tuple[str, type]]:
+    """(path, class) of each node directly under ``cls``; schedules are values, not nodes."""
+    found = []
+    for name, hint in get_type_hints(cls).items():
+        inner = [part for part in (hint, *get_args(hint)) if dataclasses.is_dataclass(part)]
+        if inner and inner[0] not in (schema.Schedule, schema.Part, schema.Slot):
+            found.append((f"{path}.{name}".lstrip("."), inner[0]))
+    return found
+
+
+def _node(path: str, cls: type) -> list[str]:
+    inner = _nodes(cls, path)
+    beside = {
+        "critic": " `null`, the default, is none; `critic=value_head` selects one.",
+        "model.lora": " `null`, the default, is none.",
+        "eval": " Tasks to evaluate on are a slot: `+taskset@eval.tasksets.heldout=numbers`.",
+    }.get(path, "")
+    lines = [f"## {path}", "", _plain(describe.first_paragraph(cls)) + beside, ""]
+    lines += _table(cls, path, leave=[name.rpartition(".")[2] for name, _ in inner])
+    for below, inner_cls in inner:
+        lines += _node(below, inner_cls)
+    return lines
+
+
+def _table(cls: type, path: str, leave: Sequence[str] = ()) -> list[str]:
+    """Rows of every field of ``cls`` but those of ``leave``, with the limits that a check holds it to."""
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    for f in describe.field_docs(cls).values():
+        if f.name in leave:
+            continue
+        key = f"{path}.{f.name}".lstrip(".")
+        least, most = LEAST.get(key), MOST.get(key)
+        limits = [f"{'≥' if least[1] else '>'} {least[0]:g}"] if least else []
+        limits += [f"≤ {most:g}"] if most is not None else []
+        kind = " ".join([_code(f.type), ", ".join(limits)]).rstrip()
+        lines.append(f"| `{key}` | {kind} | {_code(f.default)} | {_cell(_plain(f.doc))} |")
+    return [*lines, ""]
+
+
 def presets() -> str:
     """What each preset is made of, read from its file."""
     lines = [
@@ -212,6 +284,7 @@ def pages() -> dict[Path, str]:
     return {
         ROOT / "docs/hooks.md": hooks(),
         ROOT / "docs/components.md": components(),
+        ROOT / "docs/keys.md": keys(),
         ROOT / "docs/presets.md": presets(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import runpy
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trinity_core import hookspecs
+from trinity_core.config import schema
 from trinity_core.kinds import CONFIG_KINDS, KINDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,7 +19,7 @@ docs = runpy.run_path(str(ROOT / "scripts/docs.py"))
 PROSE = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("page", ["hooks", "components", "presets"])
+@pytest.mark.parametrize("page", ["hooks", "components", "keys", "presets"])
 def test_generated_page_is_fresh(page):
     path = ROOT / f"docs/{page}.md"
     assert path.read_text() == docs[page](), f"{path.name} is stale: run make docs"
@@ -41,6 +43,38 @@ def test_every_builtin_component_is_on_the_page(kind):
         if found.plugin == "builtins" and f"### {kind}={name}\n" not in page
     ]
     assert not missing
+
+
+def test_every_key_of_a_run_has_a_meaning():
+    """The page of keys and whoever reads the schema see the same string."""
+    from trinity_core.describe import field_docs
+
+    classes = [cls for cls in vars(schema).values() if inspect.isclass(cls) and dataclasses.is_dataclass(cls)]
+    nodes = {cls.__name__ for cls in classes}
+    silent = [
+        f"{cls.__name__}.{field.name}"
+        for cls in classes
+        for field in field_docs(cls).values()
+        if not field.doc and cls is not schema.Part and not nodes & set(re.findall(r"\w+", field.type))
+    ]
+    assert not silent
+
+
+def test_the_page_of_keys_has_every_value_of_a_composed_run():
+    from omegaconf import OmegaConf
+
+    from trinity_core.config.compose import compose
+
+    page, parts = (ROOT / "docs/keys.md").read_text(), [kind.node for kind in CONFIG_KINDS.values()]
+    tree = OmegaConf.to_container(compose(["recipe=fake", "critic=value_head", "model.lora={rank: 4}"]))
+    values = [path for path in leaves(tree) if path.split(".")[0] not in (*parts, "models") and "tasksets" not in path]
+    assert len(values) > 60 and [path for path in values if f"| `{path}` |" not in page] == []
+
+
+def leaves(node, path=""):
+    for key, value in node.items():
+        where = f"{path}.{key}".lstrip(".")
+        yield from leaves(value, where) if isinstance(value, dict) and value else [where]
 
 
 def test_every_kind_has_its_hook():

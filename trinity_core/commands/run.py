@@ -144,7 +144,7 @@ def _groups() -> str:
             "groups (group=option):",
             *lines,
             "",
-            "values: trinity run --cfg job; a component's own: trinity plugins KIND NAME",
+            "values: trinity run --cfg job; a component's own: trinity plugins KIND NAME; what each other key means: docs/keys.md",
             "",
         ]
     )

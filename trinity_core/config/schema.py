@@ -16,9 +16,13 @@ class Schedule:
     """A value that changes with the step: from ``start`` to ``end`` over ``steps``, then ``end``."""
 
     start: float
+    """At the first step."""
     end: float
+    """After ``steps`` of them, and from then on."""
     steps: int
+    """How many steps it takes to get there."""
     shape: Literal["linear", "cosine"] = "linear"
+    """A straight line, or half a cosine: slow at both ends."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,13 @@ class PeakSchedule:
     ``decay`` more (0: at once), then ``valley``."""
 
     peak: float
+    """The highest value."""
     valley: float
+    """The last value."""
     warmup: int = 0
+    """Steps from 0 to the peak."""
     decay: int = 0
+    """Steps from the peak to the valley."""
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.decay < 0:
@@ -41,8 +49,11 @@ class Lora:
     """Low-rank adapters on top of frozen base weights. Dropout is 0 in both passes."""
 
     rank: int = 16
+    """Of the adapters: columns of A, rows of B."""
     alpha: float = 32.0
+    """Adapters are added times ``alpha / rank``."""
     targets: str | tuple[str, ...] = "all-linear"
+    """Names of the layers that get adapters, or one regular expression; all-linear: every linear layer but the head."""
     quantize: Literal["nf4"] | None = None
     """Keep the frozen base in 4 bits (QLoRA, arXiv:2305.14314); null: in the compute dtype."""
 
@@ -56,6 +67,7 @@ class Model:
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     """Compute dtype. auto: bfloat16 where the hardware has it, else float32. Master weights are float32 (float64 for float64)."""
     lora: Lora | None = None
+    """Train adapters in place of the weights: ``'model.lora={rank: 16}'``; null: train the weights."""
     chat_template: str | None = None
     """A file with a template that replaces the tokenizer's."""
 
@@ -65,14 +77,21 @@ class Optim:
     """AdamW and its schedule, the same for every backend."""
 
     lr: float = 1e-5
+    """Learning rate after warm-up."""
     betas: tuple[float, float] = (0.9, 0.99)
+    """Decay of the running means of gradient and squared gradient."""
     eps: float = 1e-8
+    """Added to the root of the squared gradient's mean."""
     weight_decay: float = 0.0
+    """Decoupled: each update multiplies weights by ``1 − lr × weight_decay``."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after warm-up, over all updates of the run."""
     warmup_updates: int = 0
+    """First updates, over which the rate rises linearly to ``lr``."""
     min_lr_ratio: float = 0.0
+    """Share of ``lr`` at which a schedule ends."""
     clip_norm: float | None = 1.0
+    """A gradient with a larger norm is scaled to this one; null: none is."""
     epochs: int = 1
     """Passes over a step's lease."""
     mini_batches: int = 1
@@ -84,13 +103,18 @@ class SamplingConfig:
     """How the policy plays, the same for every engine."""
 
     temperature: float = 1.0
+    """Logits are divided by it; 0 takes the likeliest token. Log-probabilities are taken at the same
+    one (at 1 for 0)."""
     top_p: float = 1.0
+    """Sample from the likeliest tokens that together have this probability; 1: from all."""
     top_k: int = 0
+    """Sample from this many likeliest tokens; 0: from all."""
     max_response: int = 128
     """Tokens of one call."""
     max_attempt_tokens: int | None = None
     """Action tokens of one attempt, over all its calls; null: ``max_response``."""
     stop: tuple[str, ...] = ()
+    """Texts that end a reply, besides the end of the turn."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +122,11 @@ class Critic:
     """A value model, for algorithms that need one."""
 
     lr: float = 1e-5
+    """Its learning rate; all else is as in ``optim``."""
     clip: float = 0.2
+    """ε of its loss, ``½ max((V − return)², (clip(V, V_old ± ε) − return)²)``."""
     coef: float = 0.5
+    """Factor of its loss."""
     warmup_steps: int = 0
     """First steps that train the critic alone."""
 
@@ -111,6 +138,7 @@ class Teacher:
     path: str | None = None
     """A local folder, a hub id or ``package:<name>``; null: there is none."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """As ``model.dtype``."""
     chat_template: str | None = None
     """A file with a template that replaces its tokenizer's."""
 
@@ -120,6 +148,7 @@ class Sync:
     """How far play may run ahead of training, and how deliveries are verified."""
 
     mode: Literal["ordered", "async"] = "ordered"
+    """ordered: which version plays which draw is fixed. async: play goes on whenever staleness allows it."""
     interval: int = 1
     """ordered: steps between deliveries."""
     offset: int = 0
@@ -137,9 +166,12 @@ class Kl:
     """KL to the reference, as a term of the loss or in the reward."""
 
     estimator: Literal["k1", "k2", "k3", "abs", "corrected_k3"] = "k3"
+    """Of KL(policy ‖ reference) at a sampled token: k1 = log-ratio, k2 = half its square, k3 = unbiased and positive, abs,
+    corrected_k3."""
     coef: float | Schedule = 0.0
     """With ``target``: the first step's; it then follows the KL measured."""
     where: Literal["loss", "reward"] = "loss"
+    """loss: a term that is differentiated. reward: taken off each token's credit."""
     target: float | None = None
     """KL per token (mean k1 over own action tokens, nats) that an adaptive coefficient steers for; null: ``coef`` is as given."""
     horizon: float = 10000.0
@@ -151,10 +183,12 @@ class Algorithm:
     """What is left of an algorithm besides its parts."""
 
     preset: str
+    """Name of the preset, for whoever reads; ``algorithm=NAME`` selects one."""
     group_size: int = 8
     """Attempts at one task."""
     reduction: Reduction | None = None
-    """null: the loss's own default."""
+    """How values of tokens become one loss: token_mean, seq_mean_token_mean, seq_mean_token_sum or seq_mean_token_sum_norm; null: the
+    loss's own default."""
     by: Literal["attempt", "experience"] = "attempt"
     """What a sequence is in ``seq_mean_*``."""
     denominator: Literal["all", "kept"] = "all"
@@ -174,6 +208,8 @@ class Explorer:
     """How attempts are scheduled."""
 
     order: Literal["lockstep", "arrival"] = "lockstep"
+    """lockstep: waves are sorted, so that a seed gives the same run. arrival: requests go as they come, and nobody
+    waits."""
     max_concurrent: int = 256
     """Attempts that run at once."""
     wave: int = 64
@@ -189,6 +225,7 @@ class Explorer:
     max_draws: int = 20
     """Draws per step, in multiples of groups_per_step, before a step that will not fill is trained short."""
     when_short: Literal["train", "stop"] = "train"
+    """What becomes of a step that ``max_draws`` did not fill: trained with fewer groups, or the run stops."""
     reward_workers: int = 1
     """Processes for rewards and operators that compute."""
     place_ttl_s: float = 60.0
@@ -202,15 +239,19 @@ class Trainer:
     max_uses: int = 1
     """Steps that may use a group."""
     lease_ttl_s: float = 300.0
+    """A lease falls back this long after its trainer's last heartbeat."""
     wait_s: float = 3600.0
     """Longest wait for groups; ends earlier when no explorer is alive."""
 
 
 @dataclass(frozen=True)
 class Checkpointing:
+    """What a run resumes from."""
+
     every: int = 10
     """Steps; 0: only at the end."""
     keep: int = 2
+    """How many stay; older ones are removed."""
     background: bool = True
     """Write from copies while the next step goes on: the trained weights and their optimizer state twice in memory until it is
     written. false: the step waits for the disk."""
@@ -223,10 +264,13 @@ class Evaluation:
     every: int = 0
     """Steps between evaluations; 0: only before and after."""
     before: bool = True
+    """Evaluate before the first step."""
     after: bool = True
+    """Evaluate after the last step."""
     attempts: int = 1
     """Attempts per task; 1 with temperature 0 is greedy accuracy."""
     temperature: float = 0.0
+    """Of evaluations alone; 0 takes the likeliest token."""
     limit: int | None = None
     """Rows of each taskset; null: all."""
 
@@ -236,10 +280,13 @@ class Slot:
     """What the kernel knows of an entry of a plural node."""
 
     weight: float = 1.0
+    """tasksets: its share of the draws, to the others. rewards: its factor in the sum."""
 
 
 @dataclass(frozen=True)
 class RewardSlot(Slot):
+    """What the kernel knows of a reward's slot."""
+
     gate: str | None = None
     """Another reward's slot: this one counts only where that one is positive."""
     clip: tuple[float, float] | None = None
@@ -275,9 +322,14 @@ class RunConfig:
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     eval: Evaluation = field(default_factory=Evaluation)
     mode: Literal["both", "explore", "train", "bench"] = "both"
+    """both: play and train in this process. train, explore: one of them, meeting others in the buffer. bench: evaluate and
+    stop."""
     seed: int = 0
+    """Of everything that is drawn."""
     steps: int = 10
+    """Steps of the whole run, those before a resume among them."""
     groups_per_step: int = 8
+    """Tasks that one step trains on, each with ``algorithm.group_size`` attempts."""
     threads: int | None = None
     """CPU threads for the model; null: the library's choice."""
     out: str | None = None
