@@ -8,6 +8,7 @@ endian), body. The round trip is exact: types of numbers and containers, NaN, ar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Mapping
@@ -41,6 +42,9 @@ _RECORDS: dict[str, type] = {
     )
 }
 _FIELDS = {cls: tuple(field.name for field in dataclasses.fields(cls)) for cls in _RECORDS.values()}
+_ext = msgpack.ExtType._make
+"""``(code, body)`` as an extension, without the checks of its constructor: there are a dozen to an attempt."""
+_EMPTY_TUPLE, _TASK_OF_GROUP = msgpack.ExtType(_TUPLE, msgpack.packb([])), msgpack.ExtType(_SAME, b"")
 _GROUP_TASK = types.Task(id="", messages=())
 """Stands for "the task of the group" while one is read: eight attempts store their shared task once."""
 _PLAIN = "None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays and numbers"
@@ -77,7 +81,10 @@ def unpack_state(data: bytes) -> Any:
 
 def _seal(kind: bytes, value: Any, where: str, task: types.Task | None) -> bytes:
     try:
-        body = _Writer(task).pack(value)
+        try:
+            body = _body(value, task, None)
+        except UnicodeEncodeError:  # half characters are rare, and a packer that takes them needs half as long again
+            body = _body(value, task, "surrogatepass")
     except (DataError, TypeError, ValueError, OverflowError, RecursionError) as error:
         try:
             _explain(value, where)
@@ -87,66 +94,74 @@ def _seal(kind: bytes, value: Any, where: str, task: types.Task | None) -> bytes
     return bytes([FORMAT]) + kind + zlib.crc32(body).to_bytes(4, "little") + body
 
 
+def _body(value: Any, task: types.Task | None, unicode_errors: str | None) -> bytes:
+    writer = _Writer(task, unicode_errors)
+    try:
+        return writer.pack(value)
+    finally:
+        writer.packers.clear()  # they hold the writer: the garbage collector alone would free their buffers, some day
+
+
 class _Writer:
     """msgpack with one extension per type it lacks. ``task`` is written once; attempts refer to it."""
 
-    def __init__(self, task: types.Task | None) -> None:
-        self.task = task
-        self._packers: list[msgpack.Packer] = []
-        self._depth = 0
+    def __init__(self, task: types.Task | None, unicode_errors: str | None) -> None:
+        self.task, self.unicode_errors = task, unicode_errors
+        self.packers: list[msgpack.Packer] = []
+        self.depth = 0
 
     def pack(self, value: Any) -> bytes:
-        if self._depth == len(self._packers):
+        depth = self.depth
+        if depth == len(self.packers):
             # One for each depth: a packer allocates a large buffer, and may not be entered again by what it calls.
             # strict_types: subclasses (numpy floats, enums, named tuples) come to `extend` instead of losing their type.
-            packer = msgpack.Packer(default=self.extend, strict_types=True, unicode_errors="surrogatepass")
-            self._packers.append(packer)
-        self._depth += 1
-        try:
-            return cast(bytes, self._packers[self._depth - 1].pack(value))
-        finally:
-            self._depth -= 1
+            packer = msgpack.Packer(default=self.extend, strict_types=True, unicode_errors=self.unicode_errors)
+            self.packers.append(packer)
+        self.depth = depth + 1
+        body: bytes = self.packers[depth].pack(value)
+        self.depth = depth  # not when it raises: that ends the writer
+        return body
 
     def extend(self, value: Any) -> msgpack.ExtType:
         cls = type(value)
-        if cls is np.ndarray and _storable(value.dtype):
-            array = [value.dtype.str, list(value.shape), value.tobytes()]
-            return msgpack.ExtType(_ARRAY, self.pack(array))
+        if cls is np.ndarray and (name := _name(value.dtype)):
+            return _ext((_ARRAY, self.pack([name, list(value.shape), value.tobytes()])))
         if cls is tuple:
-            return msgpack.ExtType(_TUPLE, self.pack(list(value)))
-        if _RECORDS.get(cls.__name__) is cls:
-            return msgpack.ExtType(_RECORD, self.pack([cls.__name__, self.fields(value)]))
-        if isinstance(value, np.generic) and _storable(value.dtype):
-            return msgpack.ExtType(_SCALAR, self.pack([value.dtype.str, value.tobytes()]))
+            return _ext((_TUPLE, self.pack(list(value)))) if value else _EMPTY_TUPLE
+        if cls in _FIELDS:
+            return _ext((_RECORD, self.pack([cls.__name__, self.fields(value, cls)])))
+        if isinstance(value, np.generic) and (name := _name(value.dtype)):
+            return _ext((_SCALAR, self.pack([name, value.tobytes()])))
         if cls is int:
-            return msgpack.ExtType(_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+            return _ext((_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)))
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is not plain data")
 
-    def fields(self, record: Any) -> dict[str, Any]:
-        values = {name: getattr(record, name) for name in _FIELDS[type(record)]}
-        if isinstance(record, types.Group):
-            values["task"] = msgpack.ExtType(_RECORD, self.pack(["Task", self.fields(record.task)]))
-        elif isinstance(record, types.Attempt) and record.task is not None and record.task is self.task:
-            values["task"] = msgpack.ExtType(_SAME, b"")
-        elif isinstance(record, types.Task):
-            values |= {"data": dict(record.data), "given": dict(record.given)}
+    def fields(self, record: Any, cls: type) -> dict[str, Any]:
+        values = vars(record)
+        if tuple(values) != _FIELDS[cls]:  # something else was hung on it
+            values = {name: getattr(record, name) for name in _FIELDS[cls]}
+        if cls is types.Attempt and record.task is not None and record.task is self.task:
+            return {**values, "task": _TASK_OF_GROUP}
+        if cls is types.Ok:
+            return {**values, "parts": dict(record.parts)}
+        if cls is types.Task:
+            values = {**values, "data": dict(record.data), "given": dict(record.given)}
             if not record.given:
                 del values["given"]  # nothing given: the bytes are those of a task that cannot give
-        elif isinstance(record, types.Ok):
-            values["parts"] = dict(record.parts)
         return values
 
 
-def _storable(dtype: np.dtype[Any]) -> bool:
-    """Whether ``dtype.str`` says all of it: no objects, no structures, no foreign number formats."""
-    return not dtype.hasobject and dtype.kind != "V"
+@functools.lru_cache(maxsize=256)
+def _name(dtype: np.dtype[Any]) -> str | None:
+    """``dtype.str`` if that says all of it: no objects, no structures, no foreign number formats."""
+    return None if dtype.hasobject or dtype.kind == "V" else dtype.str
 
 
 def _explain(value: Any, path: str) -> None:
     """Raise a DataError that names the first thing under ``path`` that cannot be stored."""
     cls = type(value)
     if isinstance(value, np.ndarray | np.generic):
-        if not _storable(value.dtype):
+        if not _name(value.dtype):
             raise DataError(f"{path}: an array of dtype {value.dtype} cannot be stored. Convert it to numbers")
     elif _RECORDS.get(cls.__name__) is cls:
         for name in _FIELDS[cls]:
@@ -184,38 +199,47 @@ def _open(kind: bytes, data: bytes, what: str) -> Any:
         raise DataError(f"{what}: cannot be read ({error})") from error
 
 
-def _read(body: bytes) -> Any:
-    return msgpack.unpackb(body, ext_hook=_extension, strict_map_key=False, unicode_errors="surrogatepass")
-
-
 def _extension(code: int, body: bytes) -> Any:
     if code == _ARRAY:
         dtype, shape, raw = _read(body)
-        return _array(dtype, tuple(shape), raw)
+        return _array(dtype, shape, raw)
     if code == _TUPLE:
         return tuple(_read(body))
     if code == _SAME:
         return _GROUP_TASK
     if code == _RECORD:
-        name, values = _read(body)
-        record = _RECORDS[name](**values)
-        if isinstance(record, types.Group):
-            for attempt in record.attempts:
-                if attempt.task is _GROUP_TASK:
-                    attempt.task = record.task
-        return record
+        return _sampling(body) if body.startswith(_SAMPLING) else _record(body)
     if code == _SCALAR:
         dtype, raw = _read(body)
-        return _array(dtype, (), raw)[()]
+        return _array(dtype, [], raw)[()]
     if code == _INT:
         return int.from_bytes(body, "little", signed=True)
     raise DataError(f"extension {code} is unknown")
 
 
-def _array(dtype: str, shape: tuple[int, ...], raw: bytes) -> np.ndarray[Any, Any]:
-    array = np.empty(shape, np.dtype(dtype))
-    if array.nbytes != len(raw) or math.prod(shape) != array.size:
-        raise DataError(f"an array of {dtype} {shape} has {array.nbytes} bytes, {len(raw)} are stored")
-    if raw:
-        array[...] = np.frombuffer(raw, array.dtype).reshape(shape)
-    return array
+def _record(body: bytes) -> Any:
+    name, values = _read(body)
+    record = _RECORDS[name](**values)
+    if name == "Group":
+        for attempt in record.attempts:
+            if attempt.task is _GROUP_TASK:
+                attempt.task = record.task
+    return record
+
+
+_SAMPLING = msgpack.packb(["Sampling", {}])[:-1]
+_sampling = functools.lru_cache(maxsize=1024)(_record)
+"""The few ways in which a run samples are read once: they are frozen, and every call has one."""
+
+
+def _array(dtype: str, shape: list[int], raw: bytes) -> np.ndarray[Any, Any]:
+    kind = np.dtype(dtype)
+    size = kind.itemsize * math.prod(shape)
+    if size != len(raw):
+        raise DataError(f"an array of {dtype} {tuple(shape)} has {size} bytes, {len(raw)} are stored")
+    if not raw:  # no entry, or text without a character: numpy has no buffer of those
+        return np.zeros(shape, kind)
+    return np.frombuffer(bytearray(raw), kind).reshape(shape)  # a bytearray: the array may be written to
+
+
+_read = functools.partial(msgpack.unpackb, ext_hook=_extension, strict_map_key=False, unicode_errors="surrogatepass")

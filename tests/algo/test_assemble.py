@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from trinity_core.algo.assemble import advantage_batch, apply_credit, assemble, penalise
+from trinity_core.algo.assemble import action_tokens, advantage_batch, apply_credit, assemble, penalise
 from trinity_core.algo.batch import Credit
 from trinity_core.errors import DataError
 from trinity_core.testing.world import play
-from trinity_core.types import Extra, Fault, Invalid, Ok
+from trinity_core.types import Experience, Extra, Fault, Invalid, Ok, Origin
 
 
 def rng():
@@ -39,6 +39,38 @@ def test_numbers_of_attempts_and_calls_count_those_left_out_too():
     assert np.isnan(advantages.reward_A[0])
     assert advantages.step_K[batch.call_N].tolist() == [0, 0, 1, 0, 0, 0, 0]
     assert advantages.attempt_K[batch.call_N].tolist() == batch.attempt_B[batch.row_N].tolist()
+
+
+def test_action_tokens_of_many_experiences_are_those_of_each():
+    many = []
+    for length in (5, 0, 1, 7, 0, 3):
+        origin_T = rng().integers(0, 4, length).astype(np.uint8)
+        origin_T[:1] = Origin.SAMPLED  # a first token is no action, whatever its origin
+        many.append(Experience(np.zeros(length, np.int32), origin_T, np.zeros(length, np.float32)))
+    offsets_B1, num_B, action_N, origin_N = action_tokens(many)
+    assert offsets_B1.tolist() == [0, 5, 5, 6, 13, 13, 16]
+    assert num_B.tolist() == [len(experience.action_T) for experience in many]
+    assert action_N.tolist() == [
+        offset + place for offset, experience in zip(offsets_B1, many) for place in experience.action_T
+    ]
+    assert origin_N.tolist() == [origin for experience in many for origin in experience.origin_T[experience.action_T]]
+
+
+def test_a_sampled_token_without_a_logp_is_no_action():
+    """And what belongs to the others stays theirs: an extra of actions, the attempt's positions, the calls."""
+    group = play(rng(), [[3], [1], [2, 1]], name="g")
+    first, second, third = (attempt.experiences[0] for attempt in group.attempts)
+    first.extras = {"x": Extra(np.array([1.0, 2.0, 3.0]), "action")}
+    third.extras = {"x": Extra(np.array([4.0, 5.0, 6.0]), "action")}
+    first.logp_T[first.action_T[1]] = second.logp_T[second.action_T[0]] = third.logp_T[third.action_T[0]] = np.nan
+    batch = assemble([group], seed=0, step=0)
+    assert (batch.counts["missing_logp"], batch.counts["empty_sequences"]) == (3, 1)
+    assert batch.attempt_B.tolist() == [0, 2]
+    assert batch.extras["x"][0].tolist() == [1.0, 3.0, 5.0, 6.0]
+    assert batch.position_N.tolist() == [0, 1, 0, 1]
+    assert batch.call_N.tolist() == [0, 0, 2, 3]
+    wanted = [*first.tokens_T[first.action_T[[0, 2]]], *third.tokens_T[third.action_T[1:]]]
+    assert batch.tokens_T[batch.action_N].tolist() == wanted
 
 
 def test_the_temperature_of_a_token_is_its_calls():
@@ -175,3 +207,14 @@ def test_a_pair_that_lost_a_side_is_counted():
     group.attempts[1].score = Fault("timeout")
     batch = assemble([group], seed=0, step=0)
     assert len(batch.pairs_P2) == 0 and batch.counts["lost_pairs"] == 1
+
+
+def test_pairs_name_attempts_of_their_own_group():
+    groups = [play(rng(), [[2], [2]], name=name, pairs=[(1, 0)]) for name in "gh"]
+    groups[0].attempts[0].score = Fault("timeout")
+    groups[0].pairs = [(1, 0), (1, 2), (1, -1)]  # none of these is the other group's attempt
+    batch = assemble(groups, seed=0, step=0)
+    assert batch.pairs_P2.tolist() == [[2, 1]] and batch.counts["lost_pairs"] == 3
+    groups[1].attempts[0].experiences *= 2
+    with pytest.raises(DataError, match=r"h: a side of pair \(1, 0\) has more than one sequence"):
+        assemble(groups, seed=0, step=0)

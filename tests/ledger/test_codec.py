@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import enum
+import hashlib
+import zlib
 from dataclasses import replace
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from trinity_core import codec
 from trinity_core.errors import DataError
 from trinity_core.testing.contracts._support import rich_group, same, small_group
-from trinity_core.types import Experience, Extra, Invalid, Task
+from trinity_core.types import Attempt, Call, Experience, Extra, Fault, Group, Invalid, Ok, Sampling, Task
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(),
@@ -42,6 +45,11 @@ def test_arrays_come_back_bit_by_bit_and_writable(array):
     assert back[0].flags.writeable
 
 
+@pytest.mark.parametrize("text", [np.str_(""), np.bytes_(b""), np.str_("naïve"), np.array(["", "a"])])
+def test_texts_of_numpy_come_back_empty_ones_too(text):
+    assert same(codec.unpack_state(codec.pack_state(text)), text)
+
+
 def test_everything_a_group_can_hold_comes_back():
     group = rich_group("r")
     back = codec.unpack(codec.pack(group))
@@ -51,6 +59,30 @@ def test_everything_a_group_can_hold_comes_back():
 
 def test_equal_groups_have_equal_bytes():
     assert codec.pack(rich_group("r")) == codec.pack(codec.unpack(codec.pack(rich_group("r"))))
+
+
+def test_the_bytes_are_those_that_ledgers_hold_already():
+    """A layout that changes is a new ``FORMAT``: what was stored must stay readable, and equal groups equal."""
+    task = Task(
+        "t", ({"role": "user", "content": "naïve ☃"},), "1", {"pair": (1, ()), "big": 2**90, "n": np.float32(0.5)}
+    )
+    call = Call(1, 2, 0, [(3, 1)], Sampling(0.7, stop=("\n",)), reward=0.5)
+    sequence = Experience(np.array([7, 8], "<i4"), np.array([0, 1], "|u1"), np.array([np.nan, -0.5], "<f4"), [call])
+    attempts = [Attempt([sequence], score=Ok(1, {"x": 0.5}), task=task), Attempt(role="greedy", score=Fault("late"))]
+    data = codec.pack(Group("r/1", task, attempts, "kit", 2, 3, [(0, 1)]))
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (
+        748,
+        "a525df87d933ddaeeb6cb50a6d331d078f5f1e26b6fb348d13dea9fcb0f8ea15",
+    )
+
+
+def test_half_characters_and_what_is_hung_on_a_record_change_no_other_byte():
+    group = small_group("r", 0)
+    before = codec.pack(group)
+    group.attempts[0].note = "not a field"
+    assert codec.pack(group) == before
+    group.attempts[0].text = "\ud83d"
+    assert codec.unpack(codec.pack(group)).attempts[0].text == "\ud83d"
 
 
 def test_an_attempt_keeps_a_task_of_its_own():
@@ -112,6 +144,13 @@ def test_every_damaged_byte_is_noticed():
             codec.unpack(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
         with pytest.raises(DataError):
             codec.unpack(data[:i])
+
+
+@pytest.mark.parametrize("array", [["O", [1], bytes(8)], ["<i4", [2], bytes(4)], ["<i4", [-1, -1], bytes(4)]])
+def test_no_array_is_made_of_bytes_that_are_not_its_numbers(array):
+    body = msgpack.packb(msgpack.ExtType(2, msgpack.packb(array)))
+    with pytest.raises(DataError, match="cannot be read"):
+        codec.unpack_state(bytes([codec.FORMAT]) + b"S" + zlib.crc32(body).to_bytes(4, "little") + body)
 
 
 def test_bytes_of_another_format_or_kind_are_refused():

@@ -14,7 +14,7 @@ from trinity_core.algo.credit import apply_credit, penalise
 from trinity_core.algo.cut import cut, mini_batches, plan, predictor_N, uniform_N
 from trinity_core.algo.reduce import set_weights
 from trinity_core.errors import DataError
-from trinity_core.types import Attempt, Experience, Group, Ok, Origin
+from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin
 
 __all__ = [
     "advantage_batch",
@@ -39,6 +39,20 @@ def trainable(attempt: Attempt) -> bool:
     )
 
 
+def action_tokens(experiences: Sequence[Experience]) -> tuple[NDArray[np.int64], ...]:
+    """:attr:`Experience.action_T` of all ``experiences`` at once, their tokens laid one behind the other.
+
+    ``(offsets_B1, num_B, action_N, origin_N)``: where each experience begins, how many action tokens it has, where they
+    stand, and their origins.
+    """
+    offsets_B1 = _offsets([len(experience.tokens_T) for experience in experiences])
+    origin_T = _flat([experience.origin_T for experience in experiences], np.uint8)
+    mask_T = (origin_T == Origin.SAMPLED) | (origin_T == Origin.TARGET)
+    mask_T[offsets_B1[:-1][np.diff(offsets_B1) > 0]] = False  # nothing predicts a first token
+    action_N = np.flatnonzero(mask_T)
+    return offsets_B1, np.diff(np.searchsorted(action_N, offsets_B1)), action_N, origin_T[action_N]
+
+
 def assemble(groups: Sequence[Group], *, seed: int, step: int) -> TrainBatch:
     """The trainable sequences of ``groups``, in order.
 
@@ -47,152 +61,164 @@ def assemble(groups: Sequence[Group], *, seed: int, step: int) -> TrainBatch:
     missing (NaN) is no action and counts in ``counts["missing_logp"]``. Raises :class:`DataError` on contradicting extras
     and on pairs of attempts with more than one sequence.
     """
-    builder = _Builder()
+    attempts = [attempt for group in groups for attempt in group.attempts]
+    trained = [trainable(attempt) for attempt in attempts]
+    experiences: list[Experience] = []  # E: what is trained; B, the batch's sequences, are those with an action
+    attempt_of: list[int] = []
+    first_call: list[int] = []
+    calls: list[Call] = []
+    for number, attempt in enumerate(attempts):
+        for experience in attempt.experiences:
+            if trained[number]:
+                experiences.append(experience)
+                attempt_of.append(number)
+                first_call.append(len(calls))
+            calls += experience.calls
+
+    offsets_E1, num_E, place_N, origin_N = action_tokens(experiences)
+    logp_N = _flat([experience.logp_T for experience in experiences], np.float32)[place_N]
+    known_N = (origin_N != Origin.SAMPLED) | ~np.isnan(logp_N)
+    of_N = np.repeat(np.arange(len(experiences)), num_E)
+    known_E = np.bincount(of_N[known_N], minlength=len(experiences))
+    kept_B = np.flatnonzero(known_E)
+    sequences = [experiences[index] for index in kept_B.tolist()]
+
+    # from here on: the known actions of the kept sequences
+    place_N, origin_N, logp_N = place_N[known_N], origin_N[known_N], logp_N[known_N]
+    offsets_B1 = _offsets(np.diff(offsets_E1)[kept_B])
+    row_N = np.repeat(np.arange(len(sequences)), known_E[kept_B])
+    attempt_B = np.array(attempt_of, dtype=np.int64)[kept_B]
+    call_N = _call_T(experiences, offsets_E1, first_call)[place_N]
+    # a token without a call (-1) reads the last entry
+    step_N = np.array([*(call.step for call in calls), 0], dtype=np.int64)[call_N]
+    temperature_K = np.array([*(call.sampling.logp_temperature for call in calls), 1.0], dtype=np.float32)
+    roles = [attempts[number].role for number in attempt_B.tolist()]
+    sampled_B = np.bincount(row_N, origin_N == Origin.SAMPLED, minlength=len(sequences)) > 0
+    own_B = [role == "sample" or (role != "expert" and sampled) for role, sampled in zip(roles, sampled_B.tolist())]
+    pairs_P2, lost = _pairs(groups, attempt_B)
+    return TrainBatch(
+        tokens_T=_flat([experience.tokens_T for experience in sequences], np.int32),
+        offsets_B1=offsets_B1,
+        action_N=place_N + (offsets_B1[:-1] - offsets_E1[kept_B])[row_N],
+        row_N=row_N,
+        temperature_N=temperature_K[call_N],
+        sampler_logp_N=logp_N,
+        group_B=np.repeat(np.arange(len(groups)), [len(group.attempts) for group in groups])[attempt_B],
+        attempt_B=attempt_B,
+        population_B=np.where(own_B, OWN, EXPERT).astype(np.uint8),
+        attempt_key_B=_keys(groups)[attempt_B],
+        position_N=_position_N(attempt_B[row_N], step_N),
+        call_N=call_N,
+        reward_B=_rewards(attempts)[attempt_B],
+        pairs_P2=pairs_P2,
+        keep_N=np.ones(len(row_N), dtype=np.bool_),
+        extras=_extras(sequences, num_E[kept_B], known_N[known_E[of_N] > 0]),
+        counts={
+            "missing_logp": len(known_N) - len(row_N),
+            "untrained_attempts": trained.count(False),
+            "empty_sequences": len(experiences) - len(sequences),
+            "lost_pairs": lost,
+        },
+        seed=seed,
+        step=step,
+    )
+
+
+def _call_T(
+    experiences: Sequence[Experience], offsets_E1: NDArray[np.int64], first: Sequence[int]
+) -> NDArray[np.int64]:
+    """Call of each token (-1: none), where ``first`` is the number of each experience's first call."""
+    call_T = np.full(offsets_E1[-1], -1, dtype=np.int64)
+    for experience, offset, stop, first_call in zip(experiences, offsets_E1.tolist(), offsets_E1[1:].tolist(), first):
+        for number, call in enumerate(experience.calls, first_call):
+            call_T[offset + call.start : min(offset + call.stop, stop)] = number
+    return call_T
+
+
+def _position_N(attempt_N: NDArray[np.int64], step_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of each token in its attempt's own order: by step of its call, then as they stand. ``attempt_N`` ascends."""
+    num_A = np.bincount(attempt_N)
+    position_N = np.empty(len(attempt_N), dtype=np.int64)
+    position_N[np.lexsort((step_N, attempt_N))] = np.arange(len(attempt_N)) - (np.cumsum(num_A) - num_A)[attempt_N]
+    return position_N
+
+
+def _keys(groups: Sequence[Group]) -> NDArray[np.uint64]:
+    """Key of each attempt. The run's id is the first part of a group's and enters nothing that is computed."""
+    names = (f"{group.id.rpartition('/')[2]}:{index}" for group in groups for index in range(len(group.attempts)))
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _rewards(attempts: Iterable[Attempt]) -> NDArray[np.float64]:
+    values = [attempt.value for attempt in attempts]
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _pairs(groups: Sequence[Group], attempt_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """(chosen, rejected) sequences, and how many pairs have lost a side."""
+    names = [(number, index) for number, group in enumerate(groups) for index in range(len(group.attempts))]
+    rows_of: dict[tuple[int, int], list[int]] = {}
+    for row, attempt in enumerate(attempt_B.tolist()):
+        rows_of.setdefault(names[attempt], []).append(row)
+    found, lost = [], 0
     for number, group in enumerate(groups):
-        builder.add(number, group)
-    return builder.batch(seed, step)
-
-
-class _Builder:
-    """Collects columns, one entry per sequence."""
-
-    def __init__(self) -> None:
-        self.sequences: list[Experience] = []
-        self.actions: list[NDArray[np.int64]] = []
-        self.kept: list[NDArray[np.bool_]] = []
-        self.columns: dict[str, list[Any]] = {name: [] for name in ("group", "attempt", "population", "key", "reward")}
-        self.temperature: list[NDArray[np.float32]] = []
-        self.position: list[NDArray[np.int64]] = []
-        self.call: list[NDArray[np.int64]] = []
-        self.pairs: list[tuple[int, int]] = []
-        self.num_attempts = self.num_calls = 0
-        self.counts = dict.fromkeys(("missing_logp", "untrained_attempts", "empty_sequences", "lost_pairs"), 0)
-
-    def add(self, number: int, group: Group) -> None:
-        rows_of: dict[int, list[int]] = {}
-        for index, attempt in enumerate(group.attempts):
-            if trainable(attempt):
-                rows_of[index] = self.attempt(number, group, index, attempt)
-            else:
-                self.counts["untrained_attempts"] += 1
-            self.num_attempts += 1
-            self.num_calls += sum(len(experience.calls) for experience in attempt.experiences)
         for chosen, rejected in group.pairs:
-            sides = [rows_of.get(chosen, []), rows_of.get(rejected, [])]
+            sides = [rows_of.get((number, index), []) for index in (chosen, rejected)]
             if any(len(side) > 1 for side in sides):
                 raise DataError(
                     f"group {group.id}: a side of pair ({chosen}, {rejected}) has more than one sequence. Pair attempts of one sequence each"
                 )
             if all(sides):
-                self.pairs.append((sides[0][0], sides[1][0]))
+                found.append((sides[0][0], sides[1][0]))
             else:
-                self.counts["lost_pairs"] += 1
+                lost += 1
+    return np.array(found, dtype=np.int64).reshape(-1, 2), lost
 
-    def attempt(self, number: int, group: Group, index: int, attempt: Attempt) -> list[int]:
-        """Append the attempt's sequences; return their rows."""
-        # The run's id is the first part of a group's and enters nothing that is computed.
-        name = f"{group.id.rpartition('/')[2]}:{index}"
-        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-        steps, rows, call = [], [], self.num_calls
-        for experience in attempt.experiences:
-            found = experience.action_T
-            missing = (experience.origin_T[found] == Origin.SAMPLED) & np.isnan(experience.logp_T[found])
-            self.counts["missing_logp"] += int(missing.sum())
-            action_T = found[~missing].astype(np.int64)
-            call_T = np.full(len(experience.tokens_T), -1, dtype=np.int64)
-            step_T = np.zeros(len(experience.tokens_T), dtype=np.int64)
-            temperature_T = np.ones(len(experience.tokens_T), dtype=np.float32)
-            for entry in experience.calls:
-                span = slice(entry.start, entry.stop)
-                call_T[span], step_T[span], temperature_T[span] = call, entry.step, entry.sampling.logp_temperature
-                call += 1
-            if not len(action_T):
-                self.counts["empty_sequences"] += 1
-                continue
-            rows.append(len(self.sequences))
-            steps.append(step_T[action_T])
-            self.sequences.append(experience)
-            self.actions.append(action_T)
-            self.kept.append(~missing)
-            self.call.append(call_T[action_T])
-            self.temperature.append(temperature_T[action_T])
-            sampled = bool((experience.origin_T[action_T] == Origin.SAMPLED).any())
-            own = attempt.role != "expert" and (attempt.role == "sample" or sampled)
-            values = {"group": number, "attempt": self.num_attempts, "population": OWN if own else EXPERT, "key": key}
-            for column, value in {**values, "reward": np.nan if attempt.value is None else attempt.value}.items():
-                self.columns[column].append(value)
-        if rows:  # tokens in the attempt's own order: by call, then as they stand
-            rank = np.empty(sum(map(len, steps)), dtype=np.int64)
-            rank[np.argsort(np.concatenate(steps), kind="stable")] = np.arange(len(rank))
-            self.position += np.split(rank, np.cumsum([len(part) for part in steps])[:-1])
-        return rows
 
-    def batch(self, seed: int, step: int) -> TrainBatch:
-        lengths = [len(experience.tokens_T) for experience in self.sequences]
-        offsets_B1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        row_N = np.repeat(np.arange(len(lengths)), [len(actions) for actions in self.actions]).astype(np.int64)
-        action_N = _flat(self.actions, np.int64) + offsets_B1[row_N]
-        columns = self.columns
-        return TrainBatch(
-            tokens_T=_flat([experience.tokens_T for experience in self.sequences], np.int32),
-            offsets_B1=offsets_B1,
-            action_N=action_N,
-            row_N=row_N,
-            temperature_N=_flat(self.temperature, np.float32),
-            sampler_logp_N=_flat([experience.logp_T for experience in self.sequences], np.float32)[action_N],
-            group_B=np.asarray(columns["group"], dtype=np.int64),
-            attempt_B=np.asarray(columns["attempt"], dtype=np.int64),
-            population_B=np.asarray(columns["population"], dtype=np.uint8),
-            attempt_key_B=np.asarray(columns["key"], dtype=np.uint64),
-            position_N=_flat(self.position, np.int64),
-            call_N=_flat(self.call, np.int64),
-            reward_B=np.asarray(columns["reward"], dtype=np.float64),
-            pairs_P2=np.asarray(self.pairs, dtype=np.int64).reshape(-1, 2),
-            keep_N=np.ones(len(action_N), dtype=np.bool_),
-            extras=self.extras(),
-            counts=self.counts,
-            seed=seed,
-            step=step,
-        )
+def _extras(
+    sequences: Sequence[Experience], num_B: NDArray[np.int64], known_N: NDArray[np.bool_]
+) -> dict[str, tuple[NDArray[Any], str]]:
+    """Named arrays, flat; a sequence that lacks one gets NaN (-1 for whole numbers). Call extras do not travel here.
 
-    def extras(self) -> dict[str, tuple[NDArray[Any], str]]:
-        """Named arrays, flat; a sequence that lacks one gets NaN (-1 for whole numbers). Call extras do not travel here."""
-        columns: dict[str, tuple[NDArray[Any], str]] = {}
-        for experience in self.sequences:
-            for name, extra in experience.extras.items():
-                array, axis = columns.setdefault(name, (extra.array, extra.axis))
-                if axis != extra.axis or array.shape[1:] != extra.array.shape[1:]:
-                    raise DataError(
-                        f"extra {name!r}: axis {axis} {array.shape[1:]} in one experience, {extra.axis} {extra.array.shape[1:]} in another"
-                    )
-        if any(experience.token_reward_T is not None for experience in self.sequences):
-            columns["token_reward"] = (np.zeros(0, np.float32), "token")
-        result = {}
-        for name, (sample, axis) in columns.items():
-            if axis == "call":
-                continue
-            parts = []
-            for experience, actions, kept in zip(self.sequences, self.actions, self.kept):
-                size = {"token": len(experience.tokens_T), "action": len(actions), "sequence": 1}[axis]
-                if name == "token_reward":
-                    parts.append(
-                        np.zeros(size, np.float32) if experience.token_reward_T is None else experience.token_reward_T
-                    )
-                elif name in experience.extras:
-                    array = experience.extras[name].array
-                    parts.append(array[kept] if axis == "action" else array)
-                else:
-                    parts.append(
-                        np.full(
-                            (size, *sample.shape[1:]), np.nan if sample.dtype.kind == "f" else -1, dtype=sample.dtype
-                        )
-                    )
-            result[name] = (np.concatenate(parts), axis)
-        return result
+    ``known_N``: which of each sequence's ``num_B`` action tokens stay.
+    """
+    columns: dict[str, tuple[NDArray[Any], str]] = {}
+    for experience in sequences:
+        for name, extra in experience.extras.items():
+            array, axis = columns.setdefault(name, (extra.array, extra.axis))
+            if axis != extra.axis or array.shape[1:] != extra.array.shape[1:]:
+                raise DataError(
+                    f"extra {name!r}: axis {axis} {array.shape[1:]} in one experience, {extra.axis} {extra.array.shape[1:]} in another"
+                )
+    if any(experience.token_reward_T is not None for experience in sequences):
+        columns["token_reward"] = (np.zeros(0, np.float32), "token")
+    result = {}
+    for name, (sample, axis) in columns.items():
+        if axis == "call":
+            continue
+        parts = []
+        for experience, num in zip(sequences, num_B.tolist()):
+            size = {"token": len(experience.tokens_T), "action": num, "sequence": 1}[axis]
+            if name == "token_reward":
+                given = experience.token_reward_T
+                parts.append(np.zeros(size, np.float32) if given is None else given)
+            elif name in experience.extras:
+                parts.append(experience.extras[name].array)
+            else:
+                fill = np.nan if sample.dtype.kind == "f" else -1
+                parts.append(np.full((size, *sample.shape[1:]), fill, dtype=sample.dtype))
+        array = np.concatenate(parts)
+        result[name] = (array[known_N] if axis == "action" else array, axis)
+    return result
 
 
 def _flat(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype=dtype)
+    return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype=dtype)
+
+
+def _offsets(lengths: Any) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def advantage_batch(groups: Sequence[Group], batch: TrainBatch, needs: Iterable[str]) -> AdvantageBatch:
@@ -211,9 +237,7 @@ def advantage_batch(groups: Sequence[Group], batch: TrainBatch, needs: Iterable[
     num_A = [int(num) if trainable(attempt) else attempt.num_actions for num, (_, attempt) in zip(trained_A, attempts)]
     order_N = np.lexsort((batch.position_N, attempt_N))
     return AdvantageBatch(
-        reward_A=np.array(
-            [np.nan if attempt.value is None else attempt.value for _, attempt in attempts], dtype=np.float64
-        ),
+        reward_A=_rewards(attempt for _, attempt in attempts),
         group_A=np.array([number for number, _ in attempts], dtype=np.int64),
         role_A=np.array([attempt.role for _, attempt in attempts], dtype=np.str_),
         num_actions_A=np.array(num_A, dtype=np.int64),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity_core.algo.assemble import advantage_batch, assemble
+from trinity_core.algo.assemble import action_tokens, advantage_batch, assemble
 from trinity_core.algo.batch import TrainBatch
 from trinity_core.algo.credit import apply_credit, penalise
 from trinity_core.algo.cut import mini_batches
@@ -212,16 +212,18 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
                 parts.setdefault(name, []).append(value)
         metrics |= {f"reward/part/{name}": float(np.mean(part)) for name, part in parts.items()}
     if attempts:
-        lengths = [attempt.num_actions for attempt in attempts]
+        sizes = [len(attempt.experiences) for attempt in attempts]
+        num_B = action_tokens([experience for attempt in attempts for experience in attempt.experiences])[1]
+        num_A = np.bincount(np.repeat(np.arange(len(sizes)), sizes), num_B, minlength=len(sizes))
         metrics |= {
-            "response/length": float(np.mean(lengths)),
-            "response/length_max": float(max(lengths)),
-            "response/truncated": float(np.mean([attempt.truncated for attempt in attempts])),
-            "response/branches": float(np.mean([max(0, len(attempt.experiences) - 1) for attempt in attempts])),
+            "response/length": float(num_A.mean()),
+            "response/length_max": float(num_A.max()),
+            "response/truncated": sum(attempt.truncated for attempt in attempts) / len(attempts),
+            "response/branches": sum(max(0, size - 1) for size in sizes) / len(attempts),
         }
         flat = [spread(group) <= 1e-9 for group in groups if len(group.attempts) > 1]
         if flat:
-            metrics["groups/zero_spread"] = float(np.mean(flat))
+            metrics["groups/zero_spread"] = float(sum(flat) / len(flat))
     return metrics
 
 
