@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -141,6 +142,48 @@ def test_doctor_names_a_disabled_plugin_that_does_not_exist(trinity):
 )
 def test_completion_offers(words, some):
     assert some in candidates(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "some", "other"),
+    [
+        (["backend."], "backend.share_prefix=", "backend.states="),
+        (["recipe=fake", "backend."], "backend.states=", "backend.share_prefix="),
+        (["recipe=fake", "engine=hf", "engine."], "engine.fused=", "engine.latency_s="),
+        (["'reward=[exact,overlong]'", "rewards."], "rewards.overlong.buffer=", "rewards.math.weight="),
+        (["rewards."], "rewards.exact.weight=", "rewards.overlong.weight="),
+        (["+taskset@eval.tasksets.mine=numbers", "eval.tasksets."], "eval.tasksets.mine.kind=", "eval.every="),
+        (["loss=stand_in:Mine", "loss."], "loss.scale=", "loss.clip_low="),
+        (["seed=", "+loss."], "+loss.clip_low=", "+loss.scale="),
+        (["no=such=word", "loss."], "loss.clip_low=", "loss.scale="),
+    ],
+)
+def test_values_of_the_part_that_is_chosen_are_completed(words, some, other, tmp_path, monkeypatch):
+    (tmp_path / "stand_in.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = candidates(["run", *words])
+    assert some in found and other not in found
+
+
+MINE = """
+from dataclasses import dataclass
+from trinity_core.protocols import Loss
+
+@dataclass(frozen=True)
+class Mine(Loss):
+    \"\"\"A loss of one's own.\"\"\"
+
+    scale: float = 1.0
+"""
+
+
+def test_plugins_finds_a_class_where_a_run_finds_it(trinity, tmp_path):
+    """A file in this folder, or in the project's from a folder below it."""
+    (tmp_path / "stand_in.py").write_text(MINE)
+    command = [sys.executable, "-P", "-m", "trinity_core.cli", "plugins", "loss", "stand_in:Mine"]
+    done = subprocess.run(command, text=True, capture_output=True, cwd=tmp_path)
+    assert "A loss of one's own." in done.stdout and "scale: float = 1.0" in done.stdout, done.stderr
 
 
 def test_the_bash_script_is_valid_and_asks_trinity(trinity, tmp_path):

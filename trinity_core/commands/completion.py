@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trinity_core.errors import ConfigError
 
@@ -32,14 +34,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of ``words`` may become. Reads folders and the catalog; composes nothing."""
+    """What the last of ``words`` may become. Reads folders and the catalog; composes the words before it only where it asks for
+    values of a part (``backend.``)."""
     from trinity_core.cli import COMMANDS
 
     if len(words) <= 1:
         return sorted(COMMANDS)
     command, typed = words[0], words[1:]
     if command in ("run", "plan"):
-        found = _run_words(typed[-1])
+        found = _values(typed) or _run_words(typed[-1])
         return [{"--cfg": "--dry"}.get(word, word) for word in found] if command == "plan" else found
     from trinity_core.kinds import KINDS
 
@@ -66,6 +69,51 @@ def _run_words(word: str) -> list[str]:
     if equals:
         return [f"{group}={option}" for option in _options(bare)] if bare in groups else []
     return [f"{name}=" for name in groups] + [f"{path}=" for path in _paths()] + ["-m", "--cfg", "--help"]
+
+
+def _values(typed: Sequence[str]) -> list[str]:
+    """``backend.`` -> ``backend.micro_tokens=`` …: values of the parts that the words before it choose, by themselves or by recipe."""
+    from trinity_core.kinds import CONFIG_KINDS
+
+    word = typed[-1].lstrip("+~")
+    sign, root = typed[-1][: -len(word)] if word else "", word.partition(".")[0]
+    under = "eval.tasksets" if word.startswith("eval.tasksets.") else root
+    if "." not in word or "=" in word or root not in ("eval", "models", *(kind.node for kind in CONFIG_KINDS.values())):
+        return []
+    from omegaconf import OmegaConf
+
+    from trinity_core.config.compose import compose
+    from trinity_core.errors import TrinityError
+
+    before = [one.strip("'\"") for one in typed[:-1] if not one.startswith("-")]
+    for words in (before, []):
+        try:
+            tree = OmegaConf.to_container(OmegaConf.select(compose(words), under) or OmegaConf.create())
+        except TrinityError:
+            continue  # words that cannot be composed yet: the values of the default are better than none
+        return [f"{sign}{path}=" for path in _of_parts(tree, under)]
+    return []
+
+
+def _of_parts(node: Any, path: str) -> Iterator[str]:
+    """Paths of the values of every part at ``path`` or below."""
+    from trinity_core.config.compose import group_of
+    from trinity_core.describe import field_docs
+    from trinity_core.errors import TrinityError
+    from trinity_core.kinds import CONFIG_KINDS
+    from trinity_core.plugins import resolve
+
+    if not isinstance(node, Mapping):
+        return
+    if not isinstance(name := node.get("name"), str):
+        for key, inner in node.items():
+            yield from _of_parts(inner, f"{path}.{key}")
+        return
+    group, keys = group_of(path)[0], [str(key) for key in node if key != "name"]
+    if ":" in name or not keys:  # no option file wrote them down
+        with contextlib.suppress(TrinityError):
+            keys += field_docs(resolve(group, name))
+    yield from (f"{path}.{key}" for key in dict.fromkeys([*keys, *CONFIG_KINDS[group].slot_keys]))
 
 
 def _options(group: str) -> list[str]:

@@ -53,8 +53,11 @@ def _one_kind(kind: str) -> int:
 
 
 def _one_component(kind: str, name: str) -> int:
+    from trinity_core.config.project import activate, find_project
     from trinity_core.describe import field_docs, first_paragraph
 
+    if ":" in name:
+        activate(find_project())  # my_file.py is where a run would find it
     try:
         cls = resolve(kind, name)
     except TrinityError as error:

@@ -116,7 +116,7 @@ class Composer:
         if self.loader.repository.group_exists(key) or override.package is not None or key.startswith("hydra."):
             return word
         if re.fullmatch(rf"(?:{_component_nodes()})\.name", key) and not override.is_delete():
-            group, node = _group_of(key.removesuffix(".name"))
+            group, node = group_of(key.removesuffix(".name"))
             line = (
                 f"{group}={override.get_value_string()}"
                 if node == group
@@ -221,7 +221,7 @@ def _component_nodes() -> str:
     return "|".join([*singular, *plural, r"eval\.tasksets\.[^.]+", r"models\.[^.]+\.engine"])
 
 
-def _group_of(node: str) -> tuple[str, str]:
+def group_of(node: str) -> tuple[str, str]:
     """(group, node) of a component's node: ``eval.tasksets.x`` -> ``taskset``."""
     if node.startswith("models."):
         return "engine", node
