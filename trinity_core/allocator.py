@@ -22,4 +22,5 @@ def keep_freed_memory() -> bool:
         return False
     # One arena: the heaps of any other are too small for such arrays, which would be mapped from the system again.
     settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 2**30), (_TRIM_THRESHOLD, _NEVER))
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    taken = [mallopt(name, value) == 1 for name, value in settings]
+    return all(taken)

@@ -8,7 +8,7 @@ What holds a connection, a pool or state is made by :meth:`Component.open`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -330,6 +330,13 @@ class Ledger:
         A group used again takes no new place."""
         raise NotImplementedError
 
+    def filled(self) -> int:
+        """Places taken by what has ended: :meth:`taken` without the draws in flight, at one moment."""
+        taken, in_flight = self.taken(), self.in_flight()
+        while (now := self.taken()) != taken:  # another explorer came in between
+            taken, in_flight = now, self.in_flight()
+        return max(0, taken - in_flight)
+
     def enter(self, owner: str, n: int, limit: int, *, version: int, ttl_s: float) -> list[Opening]:
         """Atomically start up to ``n`` draws while ``taken() < limit``; draw numbers go up by one each."""
         raise NotImplementedError
@@ -580,6 +587,12 @@ class LiveEngine:
         import asyncio
 
         return list(await asyncio.gather(*(self.generate(request) for request in requests)))
+
+    async def stream_wave(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Completion], None]:
+        """The wave, each answer as soon as it is there: (place among ``requests``, completion), so that scoring and storing go on
+        beside what is still sampled (default: all of :meth:`generate_wave` at its end)."""
+        for place, completion in enumerate(await self.generate_wave(requests)):
+            yield place, completion
 
     async def score(self, tokens_T: NDArray[np.int32], *, topk: int = 0) -> Scores:
         raise NotImplementedError(f"{type(self).__name__} cannot score given tokens")

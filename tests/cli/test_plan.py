@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import mmap
 import tempfile
 import time
 from pathlib import Path
@@ -111,6 +112,19 @@ def test_every_key_that_sizes_something_says_what_comes_of_it():
     assert said_of["eval.every"] == "4 evaluations in the run"
     assert said_of["eval.limit"] == "6 tasks an evaluation"
     assert said_of["eval.attempts"] == "12 attempts an evaluation"
+
+
+def test_one_is_singular_and_none_is_said():
+    words = ("recipe=fake", "groups_per_step=1", "steps=1", "eval.limit=1", "sync.interval=1", "--dry")
+    plan = planned(*words)
+    said_of, step = meanings(plan), plan["plan"]["a step"]
+    assert said_of["steps"] == "1 draw from 10 tasks: 10% of them" and said_of["optim.mini_batches"].startswith(
+        "1 group, "
+    )
+    assert said_of["checkpoint.keep"] == "the last one stays" and said_of["eval.attempts"] == "1 attempt an evaluation"
+    assert step["samples"] == "1 task × 8 attempts = 8" and step["updates"] == "1 epoch × 1 mini-batch = 1"
+    assert plan["plan"]["the run"]["sync"] == "ordered, every step, 0 ahead"
+    assert meanings(planned("recipe=fake", "steps=0", "--dry"))["checkpoint.keep"] == "none is written"
 
 
 def test_micro_batches_are_those_the_backend_cuts():
@@ -369,12 +383,11 @@ def test_a_line_is_never_below_zero():
 
 @pytest.mark.parametrize("look", [False, True], ids=["set back", "looked at"])
 def test_each_phase_has_the_peak_that_was_reached_in_it(look):
-    """64 MB held in one phase and given back (an anonymous map of its own); the next does not see them."""
+    """64 MB held in one phase and given back to the system; the next does not see them."""
     phases = Phases(Memory(look=look))
-    with phases.phase("large"):
-        held = np.ones(64 * MB, np.uint8)
+    with phases.phase("large"), mmap.mmap(-1, 64 * MB) as held:  # an allocator might keep what is freed
+        np.frombuffer(held, np.uint8)[:] = 1
         time.sleep(0.05 if look else 0.0)
-        del held
     with phases.phase("small") as small:
         time.sleep(0.05 if look else 0.0)
     phases.memory.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trinity_core.errors import RunError
@@ -152,9 +153,7 @@ class Lockstep(Dispatcher):
                     async with self.gate:
                         if self.on_wave is not None:
                             self.on_wave([w.request.key for w in part])
-                        completions = await self.engine.generate_wave([w.request for w in part])
-                    if len(completions) != len(part):
-                        raise RunError(f"the engine returned {len(completions)} completions for a wave of {len(part)}")
+                        await _stream(self.engine, part)
                 except Exception as error:  # noqa: BLE001 - raised by every request of the wave
                     self._failure = EngineFailed(
                         f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"
@@ -164,10 +163,8 @@ class Lockstep(Dispatcher):
                     for w in requests[start:]:
                         w.fail(EngineFailed("the play was closed"))
                     raise
-            for i, w in enumerate(part):
-                if self._failure is None:
-                    w.answer(completions[i])
-                else:
+            if self._failure is not None:
+                for w in part:
                     w.fail(self._failure)
 
 
@@ -210,9 +207,7 @@ class Arrival(Dispatcher):
         while self._waiting:
             part, self._waiting = self._waiting[: self.wave], self._waiting[self.wave :]
             try:
-                completions = await self.engine.generate_wave([w.request for w in part])
-                if len(completions) != len(part):
-                    raise RunError(f"the engine returned {len(completions)} completions for {len(part)} requests")
+                await _stream(self.engine, part)
             except Exception as error:  # noqa: BLE001 - raised by every request of the wave
                 for w in part:
                     w.fail(EngineFailed(f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"))
@@ -220,6 +215,14 @@ class Arrival(Dispatcher):
                 for w in (*part, *self._waiting):
                     w.fail(EngineFailed("the play was closed"))
                 raise
-            else:
-                for w, completion in zip(part, completions):
-                    w.answer(completion)
+
+
+async def _stream(engine: LiveEngine, wave: Sequence[_Waiting]) -> None:
+    """Play a wave; each request is answered as soon as the engine has its answer."""
+    answered = 0
+    async with contextlib.aclosing(engine.stream_wave([w.request for w in wave])) as answers:
+        async for place, completion in answers:
+            wave[place].answer(completion)
+            answered += 1
+    if answered != len(wave):
+        raise RunError(f"the engine returned {answered} completions for a wave of {len(wave)}")

@@ -143,8 +143,20 @@ class Phases:
                 result = function(*args, **kwargs)
             return told(one, result, args)
 
+        async def streaming(*args: Any, **kwargs: Any) -> Any:
+            found = []
+            with self.phase(name) as one:
+                async with contextlib.aclosing(function(*args, **kwargs)) as results:
+                    async for result in results:
+                        found.append(result)
+                        yield result
+            told(one, found, args)
+
+        watched = waiting if inspect.iscoroutinefunction(function) else computing
+        if inspect.isasyncgenfunction(function):
+            watched = streaming
         # past a frozen dataclass too: a component may be its own live object
-        object.__setattr__(live, method, waiting if inspect.iscoroutinefunction(function) else computing)
+        object.__setattr__(live, method, watched)
 
     def settle(self) -> None:
         """Count the sizes of all that was done so far."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ from trinity_core.run.parts import open_parts
 from trinity_core.run.plan import plan_of
 from trinity_core.run.session import Stop, stopping
 from trinity_core.run.state import Training
-from trinity_core.types import Group
+from trinity_core.types import Completion, Group, Request
 
 if TYPE_CHECKING:
     from trinity_core.algo.batch import TrainBatch
@@ -224,9 +224,14 @@ def watch(run: Run, trial: Trial) -> None:
         phases.watch(run.backend, "measure", MEASURE)
     if run.engine is not None:
         if hands_waves(run.config):
-            phases.watch(
-                run.engine, "generate_wave", SAMPLING, lambda answers, requests: partial(wave_size, requests, answers)
-            )
+
+            def sampled(
+                answers: list[tuple[int, Completion]], requests: Sequence[Request]
+            ) -> Callable[[], dict[str, float]]:
+                by_place = dict(answers)
+                return partial(wave_size, requests, [by_place[place] for place in range(len(requests))])
+
+            phases.watch(run.engine, "stream_wave", SAMPLING, sampled)
         else:
             phases.watch(
                 run.engine, "generate", SAMPLING, lambda answer, request: partial(wave_size, [request], [answer])

@@ -30,16 +30,14 @@ class Filling:
         run = self._run
         assert run.engine is not None
         ledger, config = run.ledger, run.config
-        taken, in_flight = ledger.taken(), ledger.in_flight()
-        while (now := ledger.taken()) != taken:  # another explorer came in between: the two belong to different moments
-            taken, in_flight = now, ledger.in_flight()
-        filled = max(0, taken - in_flight) // config.groups_per_step
+        filled = ledger.filled() // config.groups_per_step
         if filled > self._step:
             self._step, self._first, self._draws = filled, None, 0
         bound = config.explorer.max_draws * config.groups_per_step
         if self._draws >= bound:
-            if in_flight == 0:
-                self._give_up(filled + 1, taken, bound)
+            # counted after the last draw ended: it may have filled the step
+            if ledger.in_flight() == 0 and (places := ledger.filled()) // config.groups_per_step == filled:
+                self._give_up(filled + 1, places, bound)
             return []
         openings = ledger.enter(
             run.owner,

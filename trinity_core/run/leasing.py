@@ -29,25 +29,29 @@ async def lease_step(run: Run, step: int) -> Lease:
     alive = Liveness(run)
     while True:
         first = ledger.first_in_flight() if gate.ordered else None  # read before the index: what ends meanwhile waits
-        index = ledger.index(max_uses=config.trainer.max_uses)
-        if not gate.ordered:
-            oldest = step - 1 - config.sync.max_staleness
-            stale = [entry.id for entry in index if entry.version is not None and entry.version < oldest]
-            if stale:
-                ledger.expire(stale, f"older than {config.sync.max_staleness} steps at step {step}")
-                run.bell.ring()
-                continue
-        if first is not None:
-            index = [entry for entry in index if entry.draw < first]  # strict draw order, however many explorers play
-        wanted = config.groups_per_step - ledger.short(step)
-        ids = strategy(index, wanted)
-        # An operator that makes two groups of one can fill a step before its draws have ended: where engine and trainer
-        # share weights, a step must not move them under a draw in flight.
-        rests = gate.overlaps or ledger.in_flight() == 0
-        if wanted > 0 and len(ids) >= wanted and rests:
-            return ledger.lease(ids[:wanted], owner=f"trainer:{run.id}", step=step, ttl_s=config.trainer.lease_ttl_s)
-        have = f"step {step}: {len(ids)} of {wanted} groups"
-        if time.monotonic() > deadline:
+        # where engine and trainer share weights, a step must not move them under a draw in flight
+        rests, late = gate.overlaps or first is None, time.monotonic() > deadline
+        have = f"step {step}: some of its draws have not ended"
+        if rests or late:
+            index = ledger.index(max_uses=config.trainer.max_uses)
+            if not gate.ordered:
+                oldest = step - 1 - config.sync.max_staleness
+                stale = [entry.id for entry in index if entry.version is not None and entry.version < oldest]
+                if stale:
+                    ledger.expire(stale, f"older than {config.sync.max_staleness} steps at step {step}")
+                    run.bell.ring()
+                    continue
+            if first is not None:
+                # strict draw order, however many explorers play
+                index = [entry for entry in index if entry.draw < first]
+            wanted = config.groups_per_step - ledger.short(step)
+            ids = strategy(index, wanted)
+            if rests and wanted > 0 and len(ids) >= wanted:
+                return ledger.lease(
+                    ids[:wanted], owner=f"trainer:{run.id}", step=step, ttl_s=config.trainer.lease_ttl_s
+                )
+            have = f"step {step}: {len(ids)} of {wanted} groups"
+        if late:
             raise RunError(
                 f"{have} after {config.trainer.wait_s:.0f} s (trainer.wait_s). "
                 "Look at the explorers' logs, or raise trainer.wait_s"

@@ -23,6 +23,10 @@ class MemoryGate(Ledger):
             s = self._state
             return self.in_flight() + s.counted + s.given_up
 
+    def filled(self) -> int:
+        with self._state.lock:
+            return self._state.counted + self._state.given_up
+
     def enter(self, owner: str, n: int, limit: int, *, version: int, ttl_s: float) -> list[Opening]:
         with self._write() as s:
             now = s.clock()

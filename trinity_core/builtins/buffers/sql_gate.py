@@ -59,6 +59,10 @@ class SqlGate(Ledger):
         with self._store.read() as connection:
             return int(connection.execute(_COUNTED, self._run).scalar_one()) + self._alive(connection)
 
+    def filled(self) -> int:
+        with self._store.read() as connection:
+            return int(connection.execute(_COUNTED, self._run).scalar_one())
+
     def enter(self, owner: str, n: int, limit: int, *, version: int, ttl_s: float) -> list[Opening]:
         with self._store.write(self.lineage) as write:
             until = write.now + ttl_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -71,21 +72,36 @@ class LiveHF(LiveEngine):
 
     async def generate_wave(self, requests: Sequence[Request]) -> list[Completion]:
         """One batch; answers in the order of ``requests``. Raises :class:`DataError` for a request that asks for nothing."""
+        async with contextlib.aclosing(self.stream_wave(requests)) as answers:
+            found = {place: completion async for place, completion in answers}
+        return [found[place] for place in range(len(requests))]
+
+    async def stream_wave(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Completion], None]:
         for request in requests:
             if request.sampling.max_tokens < 1 or len(request.tokens_T) < 1:
                 raise DataError(
                     f"{request.key}: {len(request.tokens_T)} prompt tokens, max_tokens {request.sampling.max_tokens}; both are at least 1"
                 )
-        wave = Wave(requests, self.tokenizer, self.context)
+        ended: asyncio.Queue[list[int]] = asyncio.Queue()
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.put_nowait)
+        wave = Wave(requests, self.tokenizer, self.context, told=tell)
+        left = set(range(len(requests)))
         self._waves.append(wave)
+        playing = self._submit(wave.play, partial(self._start, wave.most), self._between_steps)
+        playing.add_done_callback(lambda _: ended.put_nowait([]))
         try:
-            await self._run(wave.play, partial(self._start, wave.most), self._between_steps)
-        except asyncio.CancelledError:
-            wave.abort()
-            raise
+            while not playing.done() or not ended.empty():
+                for place in await ended.get():
+                    left.remove(place)
+                    yield place, wave.replies[place].completion()
+            await playing
+            for place in sorted(left):  # aborted, or without room for a token
+                yield place, wave.replies[place].completion()
         finally:
+            if not playing.done():
+                wave.abort()
+                playing.cancel()
             self._waves.remove(wave)
-        return [reply.completion() for reply in wave.replies]
 
     def _start(self, most: int, live: list[Reply]) -> Batch:
         """Compute the prompts: in fused steps where the model allows them, else through its module."""
@@ -203,8 +219,11 @@ class LiveHF(LiveEngine):
 
     # the thread
 
+    def _submit(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, partial(_alone, function, *args))
+
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(_alone, function, *args))
+        return await self._submit(function, *args)
 
     def close(self) -> None:
         for wave in self._waves:

@@ -23,6 +23,8 @@ class Reply:
     request: Request
     limit: int
     """Most tokens it may get: ``max_tokens``, or what the context leaves."""
+    place: int = 0
+    """Of the request in its wave."""
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -55,8 +57,15 @@ Start = Callable[[list[Reply]], Batch]
 class Wave:
     """Requests that are played together."""
 
-    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer, context: int | None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        tokenizer: Tokenizer,
+        context: int | None,
+        told: Callable[[list[int]], object] = lambda _: None,
+    ) -> None:
+        """``told`` hears, on the thread that plays, which requests have just got their last token."""
+        self.tokenizer, self._told = tokenizer, told
         self.replies = []
         for request in requests:
             room = (
@@ -64,7 +73,7 @@ class Wave:
                 if context is None
                 else min(request.sampling.max_tokens, context - len(request.tokens_T))
             )
-            reply = Reply(request, room)
+            reply = Reply(request, room, len(self.replies))
             if room < 1:
                 reply.finish = "length"  # the prompt fills the context: there is no place for a token
             self.replies.append(reply)
@@ -114,7 +123,7 @@ class Wave:
         uniform_R = torch.from_numpy(uniforms(seeds_R, drawn))
         token_R, logp_R = draw(state.logits_RV, uniform_R, samplings)
         state.token_R = token_R
-        wide = logp_R.dtype == torch.float64
+        wide, ended = logp_R.dtype == torch.float64, []
         for reply, token, logp in zip(state.live, token_R.tolist(), logp_R.tolist()):
             if reply.finish is not None:
                 continue
@@ -127,6 +136,10 @@ class Wave:
                 reply.finish = "stop"
             elif len(reply.tokens) >= reply.limit:
                 reply.finish = "length"
+            if reply.finish is not None:
+                ended.append(reply.place)
+        if ended:
+            self._told(ended)
 
     def _stopped(self, reply: Reply) -> bool:
         """Whether the reply's text has come to hold a stop string. A token is at least a byte, so the tail is enough."""

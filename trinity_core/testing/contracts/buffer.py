@@ -105,12 +105,14 @@ def the_gate_counts_places(buffer: Buffer, tmp: Path) -> None:
     require(not ledger.enter("kit", 1, 3, version=0, ttl_s=TTL_S), "the gate is shut")
     ledger.put(small_group(run.id, 0), place=openings[0].place)
     require(ledger.taken() == 3 and ledger.in_flight() == 2, "a place becomes its group's: still taken")
+    require(ledger.filled() == 1, "draws in flight have not filled their places")
     ledger.drop(f"{run.id}/000001", "filtered", "no spread", place=openings[1].place)
     ledger.leave(openings[2].place)
     require(ledger.taken() == 1, "filtered and left draws free their places")
     require([o.draw for o in ledger.enter("kit", 9, 2, version=1, ttl_s=TTL_S)] == [3], "numbers go on, never twice")
     ledger.give_up(2, 1, "short")
     require(ledger.taken() == 4, "places given up count as taken")
+    require(ledger.filled() == ledger.taken() - ledger.in_flight(), "and as filled")
     require(
         ledger.in_flight(before_version=1) == 0 and ledger.in_flight(before_version=2) == 1, "in flight, by version"
     )
