@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -163,6 +164,37 @@ def test_the_loop_stays_alive_while_a_wave_runs(make_run: Any) -> None:
         return beats
 
     assert asyncio.run(scenario()) > 3
+
+
+def test_answers_come_as_they_end_and_are_those_of_the_whole_wave(make_run: Any) -> None:
+    engine = pair(make_run())[1]
+    requests = [ask([9, 9], a, max_tokens=n) for a, n in enumerate((40, 5, 300, 1, 20))]
+
+    async def scenario() -> list[tuple[int, Any]]:
+        return [(place, reply) async for place, reply in engine.stream_wave(requests)]
+
+    told, whole = asyncio.run(scenario()), wave(engine, requests)
+    lengths = [len(reply.tokens_N) for _, reply in told]
+    assert lengths == sorted(lengths) and len(set(lengths)) > 2
+    assert sorted(place for place, _ in told) == [0, 1, 2, 3, 4]
+    for place, reply in told:
+        assert reply.tokens_N.tolist() == whole[place].tokens_N.tolist() and reply.finish == whole[place].finish
+        assert np.array_equal(reply.logp_N, whole[place].logp_N)
+
+
+def test_a_wave_that_is_left_early_stops_playing(make_run: Any) -> None:
+    engine = pair(make_run())[1]
+
+    async def scenario() -> None:
+        requests = [ask([9, 9], a, temperature=0.0, max_tokens=n) for a, n in enumerate((480, 1))]
+        async with contextlib.aclosing(engine.stream_wave(requests)) as answers:
+            async for place, _ in answers:
+                assert place == 1
+                break
+        assert not engine._waves
+        await engine.generate(ask([9, 9], max_tokens=1))  # the one thread is free again
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_load_in_flight_is_stamped_where_it_happened(make_run: Any) -> None:

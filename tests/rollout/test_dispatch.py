@@ -117,6 +117,53 @@ def test_several_calls_at_once_of_one_attempt_share_a_wave():
     assert asyncio.run(sizes()) == [6]
 
 
+def test_an_attempt_goes_on_as_soon_as_its_own_answer_is_there():
+    """And waits for the whole wave before its next one: who shares a wave does not depend on who ended first."""
+    gone_on: list[int] = []
+
+    class Early(Scripted):
+        async def stream_wave(self, requests):
+            completions = await self.generate_wave(requests)
+            for place in reversed(range(len(requests))):  # the last one ends first
+                yield place, completions[place]
+                await asyncio.sleep(0.005)
+                assert gone_on[-1] == requests[place].key.attempt
+
+    class Two(Workflow):
+        async def run(self, task, chat):
+            for _ in range(2):
+                await chat(task.messages)
+                gone_on.append(chat.key.attempt)
+            return Result(reward=1.0)
+
+    async def waves() -> list[list[int]]:
+        engine = Early()
+        scheduler = scheduler_of(run_of(group_size=3), Two(), engine)
+        (one,) = await scheduler.play_all([(0, "d", 0)], max_attempt_tokens=64)
+        scheduler.scorer.close()
+        assert one.reason is None
+        return [[request.key.attempt for request in wave] for wave in engine.waves]
+
+    assert asyncio.run(waves()) == [[0, 1, 2], [0, 1, 2]]
+    assert gone_on == [2, 1, 0, 2, 1, 0]
+
+
+def test_an_engine_that_forgets_an_answer_ends_the_play():
+    class Forgets(Scripted):
+        async def stream_wave(self, requests):
+            yield 0, (await self.generate_wave(requests))[0]
+
+    async def play() -> None:
+        scheduler = scheduler_of(run_of(), Wandering(0.0), Forgets())
+        try:
+            await scheduler.play_all([(0, "d", 0)])
+        finally:
+            scheduler.scorer.close()
+
+    with pytest.raises(EngineFailed, match="the engine returned 1 completions for a wave of 4"):
+        asyncio.run(play())
+
+
 class Broken(Scripted):
     async def generate_wave(self, requests):
         raise ValueError("no memory left")
