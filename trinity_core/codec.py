@@ -234,11 +234,11 @@ _sampling = functools.lru_cache(maxsize=1024)(_record)
 
 def _array(dtype: str, shape: list[int], raw: bytes) -> np.ndarray[Any, Any]:
     kind = np.dtype(dtype)
+    if not kind.itemsize:  # text without a character takes the room of one
+        kind = np.empty(0, kind).dtype
     size = kind.itemsize * math.prod(shape)
     if size != len(raw):
         raise DataError(f"an array of {dtype} {tuple(shape)} has {size} bytes, {len(raw)} are stored")
-    if not raw:  # no entry, or text without a character: numpy has no buffer of those
-        return np.zeros(shape, kind)
     return np.frombuffer(bytearray(raw), kind).reshape(shape)  # a bytearray: the array may be written to
 
 
