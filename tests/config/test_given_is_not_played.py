@@ -24,6 +24,7 @@ REFUSED = [
     (f"algorithm=sft {BESIDE}", "imitates what is played of tasksets.numbers too, failures as well", "advantage=raft"),
     ("operator=[best_worst]", "'best_worst' leaves a chosen and a rejected attempt of each group, which get no credit", "operator=[]"),
     ("algorithm.kl.coef=-0.1", "algorithm.kl.coef: -0.1 would push the policy away from the reference", "algorithm.kl.coef=0.1"),
+    ("algorithm=reinforce algorithm.group_size=1 operator=[dynamic_sampling]", "no group can have a spread", "algorithm.group_size=8"),
     ("groups_per_step=2 optim.mini_batches=4", "optim.mini_batches: an update has whole groups", "optim.mini_batches=2"),
 ]  # fmt: skip
 
@@ -51,6 +52,7 @@ FINE = [
     "algorithm=dpo operator=[best_worst] algorithm.kl.coef=0.1",
     "groups_per_step=4 optim.mini_batches=4",
     "groups_per_step=2 optim.mini_batches=4 operator=[dynamic_sampling]",
+    "algorithm=reinforce algorithm.group_size=1 operator=[dynamic_sampling] mode=bench +taskset@eval.tasksets.held=numbers",
 ]
 
 

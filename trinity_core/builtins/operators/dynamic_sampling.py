@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trinity_core.config.schema import RunConfig
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import Operator
 from trinity_core.types import Group, Ok
@@ -25,6 +26,16 @@ class DynamicSampling(Operator):
     def __post_init__(self) -> None:
         if self.tolerance < 0:
             raise ConfigError(f"operators: dynamic_sampling.tolerance: {self.tolerance} is negative")
+
+    def refuse(self, config: RunConfig) -> str | None:
+        """One attempt has no spread: every group that is played would be dropped, until the run gives up."""
+        given = any(part.component.gives() for part in config.slots("tasksets").values())
+        if config.algorithm.group_size > 1 or given or config.mode not in ("both", "explore"):
+            return None
+        return (
+            "algorithm.group_size=1 gives each group one score, so no group can have a spread and every one would be dropped. "
+            "Write algorithm.group_size=8, or operator=[]"
+        )
 
     def __call__(self, group: Group) -> list[Group]:
         if not any(attempt.role == "sample" for attempt in group.attempts):
