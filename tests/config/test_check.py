@@ -107,6 +107,10 @@ BAD = {
     "loss.clip_high={start:1,end:2,steps:0}": "loss.clip_high.steps: a schedule takes at least one step",
     "sampling.top_p=1.5": "sampling.top_p: must be at most 1, got 1.5",
     "sampling.temperature=-1": "sampling.temperature: must be at least 0",
+    "sampling.temperature=1e-46": "sampling.temperature: must be 0 (the likeliest token) or from 1e-30 to 1e+30",
+    "eval.temperature=1e-40": "got 1e-40. Write eval.temperature=0",
+    "sampling.temperature=1e39": "Write sampling.temperature=1",
+    f"seed={2**64}": "seed: must be less than 2**64, a seed has 64 bits; got 18446744073709551616. Write seed=0",
     "groups_per_step=0": "groups_per_step: must be at least 1",
     "optim.lr=nan": "optim.lr: must be a finite number",
     "algorithm.kl.coef=inf": "algorithm.kl.coef: must be a finite number",
@@ -130,6 +134,7 @@ def test_bad_input_is_refused_with_its_path_and_the_fix(words):
 FINE = [
     "",
     "steps=1e3",
+    f"seed={2**64 - 1} sampling.temperature=1e-30",
     f"{TAG} rewards.tag.gate=regex rewards.tag.weight=-0.2 rewards.tag.clip=[0,1]",
     f"{HELD} eval.tasksets.held.split=test",
     f"{JUDGE} models.judge.engine.args={{enforce_eager:true}}",

@@ -67,6 +67,10 @@ LEAST: dict[str, tuple[float, bool]] = {
 }
 """Path -> smallest value, and whether that one is allowed. ``null`` is no value."""
 MOST = {"sampling.top_p": 1.0, "optim.min_lr_ratio": 1.0}
+SEEDS = 2**64
+"""Random generators take seeds of 64 bits."""
+TEMPERATURES = (1e-30, 1e30)
+"""Between them logits divided by a temperature stay finite in float32."""
 
 
 def refuse_combinations(config: RunConfig) -> None:
@@ -95,6 +99,15 @@ def _ranges(config: RunConfig) -> None:
         value = _select(config, path)
         if value is not None and not (value >= least if allowed else value > least):
             raise ConfigError(f"{path}: must be {'at least' if allowed else 'more than'} {least:g}, got {value!r}")
+    if config.seed >= SEEDS:
+        raise ConfigError(f"seed: must be less than 2**64, a seed has 64 bits; got {config.seed}. Write seed=0")
+    for path in ("sampling.temperature", "eval.temperature"):
+        value, (least, most) = _select(config, path), TEMPERATURES
+        if value and not least <= value <= most:
+            raise ConfigError(
+                f"{path}: must be 0 (the likeliest token) or from {least:g} to {most:g}, which float32 can divide by; got {value!r}. "
+                f"Write {path}={0 if value < least else 1}"
+            )
     if "" in config.sampling.stop:
         raise ConfigError(
             "sampling.stop: an empty string is in every text, so each reply would end after one token. Leave it out"
