@@ -62,14 +62,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrinityError as error:
         if os.environ.get("TRINITY_DEBUG") == "1":
             raise
+        if error.exit_code == 130:
+            _quiet()
         print(f"trinity {word}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
+        _quiet()
         print(f"trinity {word}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `trinity plugins | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _quiet() -> None:
+    """Interrupted, and what is left is to go: one more Ctrl-C ends the process at once, with no traceback of what it was at."""
+    import signal
+
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def _plugin_command(word: str, argv: Sequence[str]) -> int:

@@ -186,6 +186,20 @@ def test_plugins_finds_a_class_where_a_run_finds_it(trinity, tmp_path):
     assert "A loss of one's own." in done.stdout and "scale: float = 1.0" in done.stdout, done.stderr
 
 
+def test_a_ctrl_c_after_an_interruption_ends_quietly(trinity):
+    """The first one interrupts a run; the next comes while the interpreter closes."""
+    code = (
+        "import atexit, os, signal, sys, threading, time\n"
+        "from trinity_core.cli import main\n"
+        "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "atexit.register(lambda: (press(), time.sleep(5)))\n"
+        "threading.Timer(4, press).start()\n"
+        "sys.exit(main(['run', 'recipe=fake', 'steps=1000000']))"
+    )
+    done = trinity(code=code)
+    assert done.returncode == 130 and "interrupted" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_bash_script_is_valid_and_asks_trinity(trinity, tmp_path):
     script = trinity("--completion", "bash").stdout
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
