@@ -82,7 +82,7 @@ def test_a_pipe_shows_the_whole_run_line_by_line():
         "0s  playing  step 3/40  3 groups  24 samples  12,345 tokens  321 tok/s",
         "step    1  reward 0.500  ± 0.250  length 12  kl 0.0123  grad 1.5  lr 1e-05  4.0 s  2,000 tok/s trained",
         "eval step    1  heldout: 0.913  95 % 0.866 … 0.946  n = 200",
-        "saved step   1  out/checkpoints/step-1",
+        "checkpoint of step 1 written: out/checkpoints/step-1",
         "warning: something [bold]odd[/]",
         "run finished",
         "summary  steps           1",

@@ -107,7 +107,7 @@ class LiveConsole(Tracker):
         self._line(f"eval step {step:>4}  {taskset}: {accuracy(result)}", "bold cyan")
 
     def checkpointed(self, step: int, path: str) -> None:
-        self._line(f"saved step {step:>3}  {path}", "dim")
+        self._line(f"checkpoint of step {step} written: {path}", "dim")
 
     def warned(self, message: str) -> None:
         self._line(f"warning: {message}", "yellow")
