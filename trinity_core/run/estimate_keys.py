@@ -151,10 +151,11 @@ def keys(counts: Counts, step: StepSize | None, checkpoint_mb: float | None = No
         found += _far_ahead(counts)
     if config.mode != "explore":
         size = "" if checkpoint_mb is None else f", {checkpoint_mb:,.0f} MB each"
-        kept = min(config.checkpoint.keep, counts.checkpoints) if config.checkpoint.keep > 0 else counts.checkpoints
+        kept = min(config.checkpoint.keep, counts.checkpoints)
+        stay = f"the last {kept} stay{size}" if kept > 1 else f"the last one stays{size}" if kept else "none is written"
         found += [
             ("checkpoint.every", config.checkpoint.every, f"{_n(counts.checkpoints, 'checkpoint')} in the run"),
-            ("checkpoint.keep", config.checkpoint.keep, f"the last {kept} stay{size}"),
+            ("checkpoint.keep", config.checkpoint.keep, stay),
         ]
         found += _evaluation(counts)
     return found
@@ -163,9 +164,9 @@ def keys(counts: Counts, step: StepSize | None, checkpoint_mb: float | None = No
 def _tasks(counts: Counts) -> list[Meaning]:
     config, draws = counts.config, counts.steps * counts.config.groups_per_step
     total = sum(counts.sizes.values())
-    share = f" from {total:,} tasks: {_passes(draws / total)}" if total else ""
+    share = f" from {_n(total, 'task')}: {_passes(draws / total)}" if total else ""
     found: list[Meaning] = [
-        ("steps", config.steps, f"{draws:,} draws{share}"),
+        ("steps", config.steps, f"{_n(draws, 'draw')}{share}"),
         ("groups_per_step", config.groups_per_step, f"{_n(config.groups_per_step, 'task')} a step, each one group"),
     ]
     if counts.plays:
@@ -174,7 +175,7 @@ def _tasks(counts: Counts) -> list[Meaning]:
             (
                 "algorithm.group_size",
                 config.algorithm.group_size,
-                f"{counts.most}{counts.sequences:,} sequences a step{beside}",
+                f"{counts.most}{_n(counts.sequences, 'sequence')} a step{beside}",
             )
         )
     return found
@@ -186,11 +187,11 @@ def _training(counts: Counts, step: StepSize | None) -> list[Meaning]:
     uneven = "up to " if config.groups_per_step % counts.mini_batches else ""
     largest = max(step.updates, key=lambda size: size["tokens"]) if step and step.updates else None
     if largest is not None:
-        what = f"{uneven}{groups} groups, {largest['sequences']:,} sequences, {largest['tokens']:,} tokens an update"
+        what = f"{uneven}{_n(groups, 'group')}, {_n(int(largest['sequences']), 'sequence')}, {largest['tokens']:,} tokens an update"
     elif counts.plays:
-        what = f"{uneven}{groups} groups, {groups * config.algorithm.group_size:,} sequences an update"
+        what = f"{uneven}{_n(groups, 'group')}, {_n(groups * config.algorithm.group_size, 'sequence')} an update"
     else:
-        what = f"{uneven}{groups} groups an update"
+        what = f"{uneven}{_n(groups, 'group')} an update"
     total = counts.updates * counts.steps
     found: list[Meaning] = [
         ("optim.mini_batches", optim.mini_batches, what),
@@ -285,7 +286,7 @@ def _evaluation(counts: Counts) -> list[Meaning]:
         found.append(("eval.every", config.every, f"{_n(counts.evaluations, 'evaluation')} in the run"))
     limit = "null" if config.limit is None else config.limit
     found.append(("eval.limit", limit, f"{_n(rows, 'task')} an evaluation"))
-    found.append(("eval.attempts", config.attempts, f"{_eval_attempts(counts):,} attempts an evaluation"))
+    found.append(("eval.attempts", config.attempts, f"{_n(_eval_attempts(counts), 'attempt')} an evaluation"))
     return found
 
 

@@ -38,12 +38,12 @@ def plan_of(
             ("corrections", ", ".join(part.name for part in config.slots("corrections").values()) or "none"),
         ],
         "a step": [
-            ("samples", f"{config.groups_per_step} tasks × {algorithm.group_size} attempts = {samples}")
+            ("samples", f"{_n(config.groups_per_step, 'task')} × {_n(algorithm.group_size, 'attempt')} = {samples}")
             if plays
             else ("tasks", f"{config.groups_per_step}, with what they give: nothing is sampled"),
             (
                 "updates",
-                f"{optim.epochs} epochs × {optim.mini_batches} mini-batches = {optim.epochs * optim.mini_batches}",
+                f"{_n(optim.epochs, 'epoch')} × {_n(optim.mini_batches, 'mini-batch', 'mini-batches')} = {optim.epochs * optim.mini_batches}",
             ),
             *([("tokens", f"at most {samples * limit:,} sampled")] if plays else []),
             ("lr", f"{optim.lr:g}, {optim.schedule}"),
@@ -95,8 +95,13 @@ def _name(run: Run, path: str) -> str:
     return part.name if part else "none"
 
 
+def _n(number: int, one: str, many: str | None = None) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _sync(config: RunConfig) -> str:
     sync = config.sync
     if sync.mode == "async":
         return f"asynchronous, staleness at most {sync.max_staleness}"
-    return f"ordered, every {sync.interval} step(s), {sync.offset} ahead"
+    return f"ordered, every {'step' if sync.interval == 1 else f'{sync.interval} steps'}, {sync.offset} ahead"
