@@ -6,6 +6,7 @@ import os
 import socket
 
 import numpy as np
+import pytest
 import torch
 from algo_tiny import LOSSES, Tiny, gradient, pieces, update
 
@@ -72,6 +73,7 @@ def work(rank: int, port: int) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_gradients_of_two_ranks_sum_to_those_of_one():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

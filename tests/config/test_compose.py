@@ -77,6 +77,7 @@ def test_a_preset_only_selects(preset):
     assert body["algorithm"]["preset"] == preset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "loss"),
     [*((preset, "ppo") for preset in PRESETS), *(("dapo", loss) for loss in sorted(catalog("loss")))],
@@ -86,6 +87,7 @@ def test_a_preset_carries_nothing_over_into_another_loss(preset, loss):
     assert OmegaConf.to_container(cfg.loss) == load(f"loss/{loss}.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_composes_and_checks_on_fake(preset):
     words = words_for(preset, Path("teacher") if preset in TAUGHT else None)

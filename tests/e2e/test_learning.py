@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.helpers import trinity
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_cores]
 
 
 @pytest.mark.timeout(900)

@@ -57,6 +57,7 @@ def learn(run: FakeRun, *, steps: int, seed: int = 0, taskset: Digits | None = N
     return rewards, backend, engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_grpo_with_the_clipped_loss_learns_every_digit(seed):
     run = FakeRun(config=bare_config(seed=seed))

@@ -32,6 +32,7 @@ def words(tiny: Path) -> tuple[str, ...]:
 AHEAD = ("sync.offset=1", "sync.uncorrected=true")
 
 
+@pytest.mark.slow
 def test_play_that_runs_ahead_gets_adapters_and_a_resume_ends_the_same(words: Any, tmp_path: Path) -> None:
     whole = run(*words, *AHEAD, "steps=4", "checkpoint.every=2", f"out={tmp_path / 'whole'}")
     assert whole["status"] == "finished"
@@ -43,6 +44,7 @@ def test_play_that_runs_ahead_gets_adapters_and_a_resume_ends_the_same(words: An
     assert steps[-1]["staleness/max"] == 1 and 0 < steps[-1]["kl/sampler_k3"] < 0.02
 
 
+@pytest.mark.slow
 def test_an_explorer_elsewhere_plays_with_the_adapters_it_is_sent(words: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
 

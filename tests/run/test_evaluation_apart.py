@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trinity_core.run import start
 from trinity_core.run.audit import open_for_reading
 from trinity_core.testing.fakes import config_for
@@ -25,6 +27,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_no_draw_starts_while_an_evaluation_runs(tmp_path):
     summary = start(config_for(*WORDS), WORDS, out=tmp_path / "out")
     ledger = open_for_reading(tmp_path / "out")
