@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,3 +27,16 @@ def test_workers_are_given_back_and_come_again() -> None:
     busy = threads()
     assert release_workers() and threads() < busy
     assert torch.equal(x.exp(), first) and threads() == busy
+
+
+@pytest.mark.parametrize(
+    ("given", "turns"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["ours", "theirs", "their policy"],
+)
+def test_workers_wait_as_long_as_the_user_says_else_briefly(given: dict[str, str], turns: str | None) -> None:
+    """Where another program computes, a worker that turns takes the core that it waits for."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    words = "import os, trinity_core; print(os.environ.get('GOMP_SPINCOUNT'))"
+    ran = subprocess.run([sys.executable, "-c", words], env=kept | given, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(turns)
