@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "results.json", common.ROOT / "docs/performance.md"
 NAMES = (
     "floors",
+    "parity",
     "training",
     "sampling",
     "grpo_vs_trl",
