@@ -250,6 +250,21 @@ def unknown_weights_are_refused(component: Engine, tmp: Path) -> None:
             require(engine.version == 0, f"version {engine.version} after a refusal")
 
 
+def answers_are_streamed(component: Engine, tmp: Path) -> None:
+    """``stream_wave`` gives each answer of ``generate_wave`` once, under its request's place."""
+    with stage(component, tmp) as (engine, _):
+        requests = asked(engine)
+
+        async def told() -> list[tuple[int, Completion]]:
+            return [one async for one in engine.stream_wave(requests)]
+
+        found = asyncio.run(told())
+        places = sorted(place for place, _ in found)
+        require(places == list(range(len(requests))), f"stream_wave answered the places {places}")
+        whole = answered(engine, requests)
+        require(all(same(one, whole[place]) for place, one in found), "a streamed answer is another than the wave's")
+
+
 def closes_twice(component: Engine, tmp: Path) -> None:
     with stage(component, tmp) as (engine, _):
         engine.close()
@@ -270,5 +285,6 @@ RULES: dict[str, Callable[..., None]] = {
     "loading changes what is sampled": a_load_changes_what_is_sampled,
     "a receipt has evidence": a_receipt_has_evidence,
     "unknown weights are refused": unknown_weights_are_refused,
+    "answers are streamed": answers_are_streamed,
     "closes twice": closes_twice,
 }
