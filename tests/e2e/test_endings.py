@@ -54,6 +54,6 @@ def test_a_sweep_shows_one_plan_and_the_reward_where_nothing_was_evaluated(tmp_p
     done = trinity(
         *("run", "-m", "recipe=fake", "~eval.tasksets.digits", "seed=0,1", "steps=1", f"out={deep}"), cwd=tmp_path
     )
-    assert done.stdout.count("mini-batches") == 1
+    assert done.stdout.count("mini-batch") == 1
     assert done.stdout.count("finished │ reward 0.") == 2
     assert f"{deep}/1" in done.stdout
