@@ -20,7 +20,10 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
+    # Some versions take at most 32 MiB as the size from which arrays are mapped. Where it is not taken at all, the others would
+    # only keep glibc from raising it by itself.
+    if not any(mallopt(_MMAP_THRESHOLD, size) == 1 for size in (2**30, 2**25)):
+        return False
     # One arena: the heaps of any other are too small for such arrays, which would be mapped from the system again.
-    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 2**30), (_TRIM_THRESHOLD, _NEVER))
-    taken = [mallopt(name, value) == 1 for name, value in settings]
-    return all(taken)
+    one, untrimmed = mallopt(_ARENA_MAX, 1) == 1, mallopt(_TRIM_THRESHOLD, _NEVER) == 1
+    return one and untrimmed

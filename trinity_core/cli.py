@@ -41,7 +41,8 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. An error on purpose is one message; TRINITY_DEBUG=1 shows where."""
+    """Run one command and return its exit code. An error on purpose is one message; TRINITY_DEBUG=1 shows where. ``argv``: for
+    a caller that goes on afterwards; without it, this is the process's whole work."""
     words = list(sys.argv[1:] if argv is None else argv)
     word, rest = (words[0], words[1:]) if words else ("--help", [])
     if word in ("-h", "--help", "help"):
@@ -62,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrinityError as error:
         if os.environ.get("TRINITY_DEBUG") == "1":
             raise
-        if error.exit_code == 130:
+        if error.exit_code == 130 and argv is None:
             _quiet()
         print(f"trinity {word}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        _quiet()
+        if argv is None:
+            _quiet()
         print(f"trinity {word}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `trinity plugins | head`

@@ -591,7 +591,12 @@ class LiveEngine:
     async def stream_wave(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Completion], None]:
         """The wave, each answer as soon as it is there: (place among ``requests``, completion), so that scoring and storing go on
         beside what is still sampled (default: all of :meth:`generate_wave` at its end)."""
-        for place, completion in enumerate(await self.generate_wave(requests)):
+        from trinity_core.errors import RunError
+
+        completions = await self.generate_wave(requests)
+        if len(completions) != len(requests):
+            raise RunError(f"the engine returned {len(completions)} completions for a wave of {len(requests)}")
+        for place, completion in enumerate(completions):
             yield place, completion
 
     async def score(self, tokens_T: NDArray[np.int32], *, topk: int = 0) -> Scores:

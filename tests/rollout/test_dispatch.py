@@ -148,20 +148,79 @@ def test_an_attempt_goes_on_as_soon_as_its_own_answer_is_there():
     assert gone_on == [2, 1, 0, 2, 1, 0]
 
 
-def test_an_engine_that_forgets_an_answer_ends_the_play():
-    class Forgets(Scripted):
+def test_several_calls_of_one_attempt_are_answered_together_in_their_order():
+    """Whichever ends first: what the attempt does next, and the numbers and seeds of its next calls, follow from the order."""
+    answered: list[tuple[int, int]] = []
+
+    class Backwards(Scripted):
         async def stream_wave(self, requests):
-            yield 0, (await self.generate_wave(requests))[0]
+            completions = await self.generate_wave(requests)
+            for place in reversed(range(len(requests))):
+                yield place, completions[place]
+                await asyncio.sleep(0.005)
+            assert not answered
+
+    class Twice(Workflow):
+        async def run(self, task, chat):
+            async def one(number):
+                await chat(task.messages)
+                answered.append((chat.key.attempt, number))
+
+            await asyncio.gather(one(0), one(1))
+            return Result(reward=1.0)
 
     async def play() -> None:
-        scheduler = scheduler_of(run_of(), Wandering(0.0), Forgets())
+        run = run_of(group_size=2)
+        scheduler = scheduler_of(run, Twice(), Backwards())
+        await scheduler.play_all([(0, "d", 0)], max_attempt_tokens=2 * run.config.sampling.max_response)
+        scheduler.scorer.close()
+
+    asyncio.run(play())
+    assert answered == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ([0], "the engine returned 1 completions for a wave of 4"),
+        ([0, 0, 1, 2], "the engine answered request 0 of a wave of 4, which does not wait"),
+        ([0, 1, 2, 3, 4], "the engine answered request 4 of a wave of 4, which does not wait"),
+    ],
+    ids=["too few", "one twice", "one too many"],
+)
+def test_an_engine_that_answers_otherwise_than_asked_ends_the_play(places, said):
+    class Careless(Scripted):
+        async def stream_wave(self, requests):
+            completions = await self.generate_wave(requests)
+            for place in places:
+                yield place, completions[min(place, 3)]
+
+    async def play() -> None:
+        scheduler = scheduler_of(run_of(), Wandering(0.0), Careless())
         try:
             await scheduler.play_all([(0, "d", 0)])
         finally:
             scheduler.scorer.close()
 
-    with pytest.raises(EngineFailed, match="the engine returned 1 completions for a wave of 4"):
+    with pytest.raises(EngineFailed, match=said):
         asyncio.run(play())
+
+
+def test_a_wave_with_too_few_completions_is_handed_to_nobody():
+    """Which requests they belong to cannot be told."""
+
+    class Short(Scripted):
+        async def generate_wave(self, requests):
+            return (await super().generate_wave(requests))[1:]
+
+    async def play():
+        scheduler = scheduler_of(run_of(order="arrival"), Wandering(0.0), Short())
+        (one,) = await scheduler.play_all([(0, "d", 0)])
+        scheduler.scorer.close()
+        return one
+
+    attempts = asyncio.run(play()).group.attempts
+    assert all(isinstance(a.score, Fault) and "completions for a wave of" in a.score.reason for a in attempts)
 
 
 class Broken(Scripted):

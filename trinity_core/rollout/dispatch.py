@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from trinity_core.errors import RunError
@@ -20,6 +21,7 @@ class EngineFailed(RunError):
 class _Waiting:
     request: Request
     future: asyncio.Future[Completion]
+    place: int = 0
 
     def answer(self, completion: Completion) -> None:
         if not self.future.done():
@@ -54,7 +56,8 @@ class Lockstep(Dispatcher):
     """A wave leaves when every running place waits for the engine, sorted by key, cut into fixed sizes.
 
     A place that awaits anything else (a tool, a world, a clock) is running and not waiting, so the wave waits for it:
-    which requests share a wave follows from the run's seed, never from how long something took. One instance per play,
+    which requests share a wave follows from the run's seed, never from how long something took. Answers come as they end,
+    but to an attempt that asks for several things at once, at the end of the wave. One instance per play,
     so that evaluation never shares a wave with play; ``gate`` keeps their waves one after the other on one engine.
     """
 
@@ -91,7 +94,7 @@ class Lockstep(Dispatcher):
     async def submit(self, request: Request, place: int = 0) -> Completion:
         if self._failure is not None:
             raise self._failure
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future(), place)
         self._waiting.setdefault(place, []).append(waiting)
         self._check_soon()
         try:
@@ -146,6 +149,7 @@ class Lockstep(Dispatcher):
             )
 
     async def _fly(self, requests: list[_Waiting]) -> None:
+        calls = Counter(w.place for w in requests)
         for start in range(0, len(requests), self.wave):
             part = requests[start : start + self.wave]
             if self._failure is None:
@@ -153,7 +157,9 @@ class Lockstep(Dispatcher):
                     async with self.gate:
                         if self.on_wave is not None:
                             self.on_wave([w.request.key for w in part])
-                        await _stream(self.engine, part)
+                        # several calls of one attempt: which is answered first decides what it does next, so it must not be
+                        # a matter of time
+                        await _stream(self.engine, part, {i for i, w in enumerate(part) if calls[w.place] > 1})
                 except Exception as error:  # noqa: BLE001 - raised by every request of the wave
                     self._failure = EngineFailed(
                         f"engine {type(self.engine).__name__}: {type(error).__name__}: {error}"
@@ -217,12 +223,19 @@ class Arrival(Dispatcher):
                 raise
 
 
-async def _stream(engine: LiveEngine, wave: Sequence[_Waiting]) -> None:
-    """Play a wave; each request is answered as soon as the engine has its answer."""
-    answered = 0
+async def _stream(engine: LiveEngine, wave: Sequence[_Waiting], at_the_end: Set[int] = frozenset()) -> None:
+    """Play a wave. A request is answered as soon as the engine has its answer, those ``at_the_end`` then, in their order."""
+    left, held = set(range(len(wave))), dict[int, Completion]()
     async with contextlib.aclosing(engine.stream_wave([w.request for w in wave])) as answers:
         async for place, completion in answers:
-            wave[place].answer(completion)
-            answered += 1
-    if answered != len(wave):
-        raise RunError(f"the engine returned {answered} completions for a wave of {len(wave)}")
+            if place not in left:
+                raise RunError(f"the engine answered request {place} of a wave of {len(wave)}, which does not wait")
+            left.remove(place)
+            if place in at_the_end:
+                held[place] = completion
+            else:
+                wave[place].answer(completion)
+    if left:
+        raise RunError(f"the engine returned {len(wave) - len(left)} completions for a wave of {len(wave)}")
+    for place in sorted(held):
+        wave[place].answer(held[place])

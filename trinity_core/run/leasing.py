@@ -46,11 +46,13 @@ async def lease_step(run: Run, step: int) -> Lease:
                 index = [entry for entry in index if entry.draw < first]
             wanted = config.groups_per_step - ledger.short(step)
             ids = strategy(index, wanted)
-            if rests and wanted > 0 and len(ids) >= wanted:
+            enough = wanted > 0 and len(ids) >= wanted
+            if rests and enough and (gate.overlaps or ledger.in_flight() == 0):  # none has begun meanwhile
                 return ledger.lease(
                     ids[:wanted], owner=f"trainer:{run.id}", step=step, ttl_s=config.trainer.lease_ttl_s
                 )
-            have = f"step {step}: {len(ids)} of {wanted} groups"
+            if not enough:
+                have = f"step {step}: {len(ids)} of {wanted} groups"
         if late:
             raise RunError(
                 f"{have} after {config.trainer.wait_s:.0f} s (trainer.wait_s). "

@@ -86,8 +86,8 @@ class LiveHF(LiveEngine):
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.put_nowait)
         wave = Wave(requests, self.tokenizer, self.context, told=tell)
         left = set(range(len(requests)))
-        self._waves.append(wave)
         playing = self._submit(wave.play, partial(self._start, wave.most), self._between_steps)
+        self._waves.append(wave)
         playing.add_done_callback(lambda _: ended.put_nowait([]))
         try:
             while not playing.done() or not ended.empty():
@@ -101,6 +101,8 @@ class LiveHF(LiveEngine):
             if not playing.done():
                 wave.abort()
                 playing.cancel()
+            elif not playing.cancelled():
+                playing.exception()  # who left early does not hear of it any more
             self._waves.remove(wave)
 
     def _start(self, most: int, live: list[Reply]) -> Batch:
