@@ -194,7 +194,8 @@ def test_a_ctrl_c_after_an_interruption_ends_quietly(trinity):
         "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
         "atexit.register(lambda: (press(), time.sleep(5)))\n"
         "threading.Timer(4, press).start()\n"
-        "sys.exit(main(['run', 'recipe=fake', 'steps=1000000']))"
+        "sys.argv = ['trinity', 'run', 'recipe=fake', 'steps=1000000']\n"
+        "sys.exit(main())"
     )
     done = trinity(code=code)
     assert done.returncode == 130 and "interrupted" in done.stderr and "Traceback" not in done.stderr
