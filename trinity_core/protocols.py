@@ -590,7 +590,8 @@ class LiveEngine:
 
     async def stream_wave(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Completion], None]:
         """The wave, each answer as soon as it is there: (place among ``requests``, completion), so that scoring and storing go on
-        beside what is still sampled (default: all of :meth:`generate_wave` at its end)."""
+        beside what is still sampled (default: all of :meth:`generate_wave` at its end, or :class:`RunError` where their number is
+        wrong)."""
         from trinity_core.errors import RunError
 
         completions = await self.generate_wave(requests)

@@ -22,6 +22,7 @@ class _Waiting:
     request: Request
     future: asyncio.Future[Completion]
     place: int = 0
+    """Of the attempt that asks."""
 
     def answer(self, completion: Completion) -> None:
         if not self.future.done():
@@ -224,18 +225,19 @@ class Arrival(Dispatcher):
 
 
 async def _stream(engine: LiveEngine, wave: Sequence[_Waiting], at_the_end: Set[int] = frozenset()) -> None:
-    """Play a wave. A request is answered as soon as the engine has its answer, those ``at_the_end`` then, in their order."""
+    """Play a wave. A request is answered as soon as the engine has its answer, those ``at_the_end`` (numbers within the wave) then,
+    in their order. Raises :class:`RunError` where the engine answers one twice, or none that was asked, or not all."""
     left, held = set(range(len(wave))), dict[int, Completion]()
     async with contextlib.aclosing(engine.stream_wave([w.request for w in wave])) as answers:
-        async for place, completion in answers:
-            if place not in left:
-                raise RunError(f"the engine answered request {place} of a wave of {len(wave)}, which does not wait")
-            left.remove(place)
-            if place in at_the_end:
-                held[place] = completion
+        async for number, completion in answers:
+            if number not in left:
+                raise RunError(f"the engine answered request {number} of a wave of {len(wave)}, which does not wait")
+            left.remove(number)
+            if number in at_the_end:
+                held[number] = completion
             else:
-                wave[place].answer(completion)
+                wave[number].answer(completion)
     if left:
         raise RunError(f"the engine returned {len(wave) - len(left)} completions for a wave of {len(wave)}")
-    for place in sorted(held):
-        wave[place].answer(held[place])
+    for number in sorted(held):
+        wave[number].answer(held[number])

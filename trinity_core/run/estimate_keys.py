@@ -10,6 +10,7 @@ from trinity_core.algo.assemble import assemble
 from trinity_core.algo.cut import mini_batches
 from trinity_core.run.estimate_scratch import hands_waves
 from trinity_core.run.estimate_sizes import batch_size, computed, replicated
+from trinity_core.run.plan import how_many
 
 if TYPE_CHECKING:
     from trinity_core.config.schema import RunConfig
@@ -154,7 +155,7 @@ def keys(counts: Counts, step: StepSize | None, checkpoint_mb: float | None = No
         kept = min(config.checkpoint.keep, counts.checkpoints)
         stay = f"the last {kept} stay{size}" if kept > 1 else f"the last one stays{size}" if kept else "none is written"
         found += [
-            ("checkpoint.every", config.checkpoint.every, f"{_n(counts.checkpoints, 'checkpoint')} in the run"),
+            ("checkpoint.every", config.checkpoint.every, f"{how_many(counts.checkpoints, 'checkpoint')} in the run"),
             ("checkpoint.keep", config.checkpoint.keep, stay),
         ]
         found += _evaluation(counts)
@@ -164,18 +165,22 @@ def keys(counts: Counts, step: StepSize | None, checkpoint_mb: float | None = No
 def _tasks(counts: Counts) -> list[Meaning]:
     config, draws = counts.config, counts.steps * counts.config.groups_per_step
     total = sum(counts.sizes.values())
-    share = f" from {_n(total, 'task')}: {_passes(draws / total)}" if total else ""
+    share = f" from {how_many(total, 'task')}: {_passes(draws / total)}" if total else ""
     found: list[Meaning] = [
-        ("steps", config.steps, f"{_n(draws, 'draw')}{share}"),
-        ("groups_per_step", config.groups_per_step, f"{_n(config.groups_per_step, 'task')} a step, each one group"),
+        ("steps", config.steps, f"{how_many(draws, 'draw')}{share}"),
+        (
+            "groups_per_step",
+            config.groups_per_step,
+            f"{how_many(config.groups_per_step, 'task')} a step, each one group",
+        ),
     ]
     if counts.plays:
-        beside = f", and {_n(counts.extra, 'greedy one')} a task that is not trained" if counts.extra else ""
+        beside = f", and {how_many(counts.extra, 'greedy one')} a task that is not trained" if counts.extra else ""
         found.append(
             (
                 "algorithm.group_size",
                 config.algorithm.group_size,
-                f"{counts.most}{_n(counts.sequences, 'sequence')} a step{beside}",
+                f"{counts.most}{how_many(counts.sequences, 'sequence')} a step{beside}",
             )
         )
     return found
@@ -187,18 +192,18 @@ def _training(counts: Counts, step: StepSize | None) -> list[Meaning]:
     uneven = "up to " if config.groups_per_step % counts.mini_batches else ""
     largest = max(step.updates, key=lambda size: size["tokens"]) if step and step.updates else None
     if largest is not None:
-        what = f"{uneven}{_n(groups, 'group')}, {_n(int(largest['sequences']), 'sequence')}, {largest['tokens']:,} tokens an update"
+        what = f"{uneven}{how_many(groups, 'group')}, {how_many(int(largest['sequences']), 'sequence')}, {largest['tokens']:,} tokens an update"
     elif counts.plays:
-        what = f"{uneven}{_n(groups, 'group')}, {_n(groups * config.algorithm.group_size, 'sequence')} an update"
+        what = f"{uneven}{how_many(groups, 'group')}, {how_many(groups * config.algorithm.group_size, 'sequence')} an update"
     else:
-        what = f"{uneven}{_n(groups, 'group')} an update"
+        what = f"{uneven}{how_many(groups, 'group')} an update"
     total = counts.updates * counts.steps
     found: list[Meaning] = [
         ("optim.mini_batches", optim.mini_batches, what),
         (
             "optim.epochs",
             optim.epochs,
-            f"each sequence in {_n(optim.epochs, 'update')} a step: {_n(counts.updates, 'update')} a step, {total:,} in the run",
+            f"each sequence in {how_many(optim.epochs, 'update')} a step: {how_many(counts.updates, 'update')} a step, {total:,} in the run",
         ),
     ]
     limit = getattr(config.part("backend"), "micro_tokens", None)
@@ -208,7 +213,7 @@ def _training(counts: Counts, step: StepSize | None) -> list[Meaning]:
             number = int(largest["micro_batches"])
             each = f"{largest['largest']:,} tokens" if number == 1 else f"at most {largest['largest']:,} tokens"
             passes = ", each computed twice: the loss needs them together" if largest["two_pass"] else ""
-            meaning = f"{_n(number, 'micro-batch', 'micro-batches')} of {each} per update{passes}"
+            meaning = f"{how_many(number, 'micro-batch', 'micro-batches')} of {each} per update{passes}"
         found.append(("backend.micro_tokens", limit, meaning))
     if config.trainer.max_uses > 1:
         uses = config.trainer.max_uses
@@ -233,7 +238,7 @@ def _play(counts: Counts, attempts: int, per: str) -> list[Meaning]:
             (
                 "explorer.wave",
                 config.explorer.wave,
-                f"{_n(waves, 'wave')} of {'up to ' if attempts % max(1, wave) else ''}{_n(wave, 'request')} {per}, for each call of an attempt",
+                f"{how_many(waves, 'wave')} of {'up to ' if attempts % max(1, wave) else ''}{how_many(wave, 'request')} {per}, for each call of an attempt",
             )
         )
     else:
@@ -271,7 +276,7 @@ def _far_ahead(counts: Counts) -> list[Meaning]:
         )
     elif sync.interval > 1 or sync.offset:
         ahead = (sync.interval + sync.offset) * groups
-        found.append(("sync.interval", sync.interval, f"weights are delivered every {_n(sync.interval, 'step')}"))
+        found.append(("sync.interval", sync.interval, f"weights are delivered every {how_many(sync.interval, 'step')}"))
         found.append(("sync.offset", sync.offset, f"up to {ahead:,} groups are played and not trained yet"))
     return found
 
@@ -283,20 +288,15 @@ def _evaluation(counts: Counts) -> list[Meaning]:
     rows = sum(counts.eval_rows.values())
     found: list[Meaning] = []
     if counts.config.mode != "bench":
-        found.append(("eval.every", config.every, f"{_n(counts.evaluations, 'evaluation')} in the run"))
+        found.append(("eval.every", config.every, f"{how_many(counts.evaluations, 'evaluation')} in the run"))
     limit = "null" if config.limit is None else config.limit
-    found.append(("eval.limit", limit, f"{_n(rows, 'task')} an evaluation"))
-    found.append(("eval.attempts", config.attempts, f"{_n(_eval_attempts(counts), 'attempt')} an evaluation"))
+    found.append(("eval.limit", limit, f"{how_many(rows, 'task')} an evaluation"))
+    found.append(("eval.attempts", config.attempts, f"{how_many(_eval_attempts(counts), 'attempt')} an evaluation"))
     return found
 
 
 def _eval_attempts(counts: Counts) -> int:
     return sum(counts.eval_rows.values()) * counts.config.eval.attempts
-
-
-def _n(number: int, one: str, many: str | None = None) -> str:
-    """``1 task``, ``2 tasks``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _passes(share: float) -> str:

@@ -152,8 +152,10 @@ class Phases:
                         yield result
             told(one, found, args)
 
-        watched = waiting if inspect.iscoroutinefunction(function) else computing
-        if inspect.isasyncgenfunction(function):
+        watched: Callable[..., Any] = computing
+        if inspect.iscoroutinefunction(function):
+            watched = waiting
+        elif inspect.isasyncgenfunction(function):
             watched = streaming
         # past a frozen dataclass too: a component may be its own live object
         object.__setattr__(live, method, watched)

@@ -38,12 +38,15 @@ def plan_of(
             ("corrections", ", ".join(part.name for part in config.slots("corrections").values()) or "none"),
         ],
         "a step": [
-            ("samples", f"{_n(config.groups_per_step, 'task')} × {_n(algorithm.group_size, 'attempt')} = {samples}")
+            (
+                "samples",
+                f"{how_many(config.groups_per_step, 'task')} × {how_many(algorithm.group_size, 'attempt')} = {samples}",
+            )
             if plays
             else ("tasks", f"{config.groups_per_step}, with what they give: nothing is sampled"),
             (
                 "updates",
-                f"{_n(optim.epochs, 'epoch')} × {_n(optim.mini_batches, 'mini-batch', 'mini-batches')} = {optim.epochs * optim.mini_batches}",
+                f"{how_many(optim.epochs, 'epoch')} × {how_many(optim.mini_batches, 'mini-batch', 'mini-batches')} = {optim.epochs * optim.mini_batches}",
             ),
             *([("tokens", f"at most {samples * limit:,} sampled")] if plays else []),
             ("lr", f"{optim.lr:g}, {optim.schedule}"),
@@ -95,9 +98,9 @@ def _name(run: Run, path: str) -> str:
     return part.name if part else "none"
 
 
-def _n(number: int, one: str, many: str | None = None) -> str:
+def how_many(number: int, one: str, many: str | None = None) -> str:
     """``1 task``, ``2 tasks``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _sync(config: RunConfig) -> str:
