@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ("docs/performance.md", "benchmarks/results.json")
@@ -38,7 +38,7 @@ BUSY = 0.3
 # --- where it was measured ---------------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, object]:
+def machine() -> dict[str, Any]:
     """Cores this process may use, CPU model, memory in GB, those of ``FLAGS`` that the CPU has, and the operating system."""
     model, flags = platform.processor() or platform.machine(), set[str]()
     info = Path("/proc/cpuinfo")
@@ -53,6 +53,11 @@ def machine() -> dict[str, object]:
         "flags": [flag for flag in FLAGS if flag in flags],
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def dtype() -> str:
+    """The dtype of products that is fastest here, as ``model.dtype=auto`` chooses it: every contestant computes in it."""
+    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(machine()["flags"]) else "float32"
 
 
 def cores() -> int:

@@ -55,17 +55,18 @@ def main() -> None:
             work = sum(amount for _, amount in rates)
             figures[f"layers_{name}_{rows}_rows_gflop_per_s"] = work / sum(amount / one for one, amount in rates)
         figures[f"head_{name}_64_rows_gflop_per_s"] = rate(64, *HEAD, dtype)
-    layers, head = (figures[f"{part}_bfloat16_64_rows_gflop_per_s"] * 1e9 for part in ("layers", "head"))
+    best, size = common.dtype(), 2 if common.dtype() == "bfloat16" else 4
+    layers, head = (figures[f"{part}_{best}_64_rows_gflop_per_s"] * 1e9 for part in ("layers", "head"))
     products = 64 * 2 * (LINEAR_PARAMETERS / layers + HEAD[0] * HEAD[1] / head)
-    weights = 2 * PARAMETERS / (figures["copy_gb_per_s"] / 2 * 1e9)
+    weights = size * PARAMETERS / (figures["copy_gb_per_s"] / 2 * 1e9)
     figures["decode_step_64_rows_floor_s"] = max(products, weights)
     figures["decode_floor_tokens_per_s"] = 64 / figures["decode_step_64_rows_floor_s"]
-    training = figures["layers_bfloat16_3072_rows_gflop_per_s"] * 1e9
+    training = figures[f"layers_{best}_3072_rows_gflop_per_s"] * 1e9
     figures["training_floor_cells_per_s"] = training / (6 * LINEAR_PARAMETERS)
     notes = [
         f"layers: the seven matrices of a layer of SmolLM2-135M, weighted by their work; {LINEAR_PARAMETERS:,} parameters in 30 layers, {HEAD[0] * HEAD[1]:,} in the head.",
-        "A decode step of 64 rows needs 2 operations a parameter and row, and reads every bfloat16 weight once; the floor is the longer of the two.",
-        "A training pass needs 6 operations a parameter and cell (forward 2, backward 4) outside the head; the floor counts products alone.",
+        f"A decode step of 64 rows needs 2 operations a parameter and row, and reads every {best} weight once; the floor is the longer of the two.",
+        f"A training pass needs 6 operations a parameter and cell (forward 2, backward 4) outside the head; the floor counts products alone, in {best}.",
     ]
     common.finish("floors", figures, notes=notes, busy=busy)
 

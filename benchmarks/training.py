@@ -43,7 +43,7 @@ def main() -> None:
     }
     limits = {"parity_float32": "<= 1e-5", "speed_x": ">= 3", "products_share": ">= 0.6", "memory_share": "< 0.5"}
     notes = [
-        "median of five updates after one; forward, backward, gradient norm and AdamW; bfloat16 products, float32 weights",
+        f"median of five updates after one; forward, backward, gradient norm and AdamW; {common.dtype()} products, float32 weights",
         f"the plain loop pads, computes all logits and takes {plain['micro_rows']} rows at a time, as many as its memory allows",
         "products_alone_s: the products of the layers and the head, forward and backward, each as fast as measured alone in the same process on the same shapes",
         "4096 tokens: sixteen sequences of 256 tokens that share nothing, an answer of 128 each; one pass of the plain loop, resident memory of the process, weights and moments included",

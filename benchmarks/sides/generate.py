@@ -1,4 +1,4 @@
-"""transformers' ``generate`` in bfloat16: one side of ``sampling.py``. Reads a JSON file, prints one JSON line."""
+"""transformers' ``generate``: one side of ``sampling.py``. Reads a JSON file, prints one JSON line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 def main() -> None:
     given = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(given["threads"])
-    model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=getattr(torch, given["dtype"])).eval()
     results = {}
     for name, shape in given["shapes"].items():
         rows = [prompt for prompt in shape["prompts"] for _ in range(shape["samples"])]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+import common
 from shapes import HEAD, LAYERS, LINEAR
 
 from trinity_core.algo.assemble import assemble
@@ -81,8 +82,8 @@ class Plain:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=LR, betas=(0.9, 0.99), weight_decay=0.0, fused=True
         )
-        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        self.narrow, self.micro_rows = dtype == "auto" and fast, micro_rows
+        self.narrow = dtype == "auto" and common.dtype() == "bfloat16"
+        self.micro_rows = micro_rows
 
     def backward(self, made: TrainBatch) -> None:
         lengths = made.lengths_B()
@@ -113,7 +114,7 @@ class Plain:
 
 def products_alone(cells: int, predicted: int) -> float:
     """Seconds of all matrix products of an update over ``cells``, forward and both of backward, each timed alone."""
-    dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    dtype = getattr(torch, common.dtype())
     total = 0.0
     for inner, outer, count in [(i, o, LAYERS * c) for i, o, c in LINEAR] + [(*HEAD, 1)]:
         rows = predicted if (inner, outer) == HEAD else cells

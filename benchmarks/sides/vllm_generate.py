@@ -22,7 +22,7 @@ def main() -> None:
     given = json.loads(Path(sys.argv[1]).read_text())
     engine = LLM(
         model=given["model"],
-        dtype="bfloat16",
+        dtype=given["dtype"],
         enforce_eager=True,
         max_model_len=1024,
         max_num_seqs=64,

@@ -15,8 +15,22 @@ from trinity_core.testing.contracts._support import BareRun, small_group
 
 OVER, LONG = -1.0, 1000.0
 """Times to live: a lease that has already ended, one that does not end during a test. No clock decides anything."""
-OPS = ("enter", "put", "lease", "commit", "drop", "release", "expire", "renew", "leave", "begin", "join", "other")
-WEIGHTS = (6, 8, 5, 5, 2, 2, 2, 1, 1, 1, 2, 2)
+OPS = (
+    "enter",
+    "put",
+    "put_all",
+    "lease",
+    "commit",
+    "drop",
+    "release",
+    "expire",
+    "renew",
+    "leave",
+    "begin",
+    "join",
+    "other",
+)
+WEIGHTS = (6, 5, 4, 5, 5, 2, 2, 2, 1, 1, 1, 2, 2)
 
 
 class Pair:
@@ -31,7 +45,10 @@ class Pair:
         answers = []
         for handles in self.handles:
             try:
-                answers.append((getattr(handles[which], name)(*args, **kwargs), None))
+                answer = getattr(handles[which], name)(*args, **kwargs)
+                if name == "put_all":
+                    answer = [str(one) for one in answer]
+                answers.append((answer, None))
             except LedgerError as error:
                 answers.append((None, (type(error), str(error))))
         assert answers[0] == answers[1], (name, args, kwargs)
@@ -50,6 +67,11 @@ class Pair:
             draw = rng.randrange(8) if opening is None or rng.random() < 0.05 else opening.draw
             group = small_group("r", draw, version=rng.choice([None, 0, 1, 2]), reward=rng.choice([0.25, 0.5]))
             self.do(which, "put", group, place=opening and opening.place)
+        elif name == "put_all":
+            openings = [rng.choice([*self.places, None]) for _ in range(rng.randint(0, 3))]
+            draws = [rng.randrange(8) if opening is None else opening.draw for opening in openings]
+            groups = [small_group("r", draw, version=rng.choice([None, 0, 1, 2])) for draw in draws]
+            self.do(which, "put_all", [(g, o and o.place) for g, o in zip(groups, openings)])
         elif name == "lease":
             index = [entry.id for entry in self.do(which, "index", max_uses=rng.choice([1, 1, 2]))]
             chosen = index[: rng.randint(1, 3)] if rng.random() < 0.8 else ids

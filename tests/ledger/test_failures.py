@@ -161,10 +161,9 @@ def test_fence_and_lease_are_told_apart():
 
 def test_a_look_at_the_index_stays_fast_after_ten_thousand_groups(tmp_path):
     ledger, run = open_new(SQLBuffer(), tmp_path)
+    task = small_group(run.id, 0).task
+    ledger.put_all([(Group(f"{run.id}/{draw:06d}", task, [], draw=draw), None) for draw in range(10_000)])
     with ledger._store.write(1) as write:
-        for draw in range(10_000):
-            group = Group(f"{run.id}/{draw:06d}", small_group(run.id, 0).task, [], draw=draw)
-            ledger._store_group(write, group, b"", draw, again=False)
         write.connection.exec_driver_sql("UPDATE trinity_groups SET uses = 1")
     for draw in range(10_000, 10_064):
         ledger.put(small_group(run.id, draw))

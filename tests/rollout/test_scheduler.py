@@ -70,7 +70,7 @@ def test_under_lockstep_groups_come_in_the_order_of_the_openings():
     async def order():
         scheduler = scheduler_of(run_of(), Does(slow_first), Scripted())
         async with contextlib.aclosing(scheduler.play([(d, "d", d) for d in range(3)])) as played:
-            found = [one.group.draw async for one in played]
+            found = [one.group.draw async for some in played for one in some]
         scheduler.scorer.close()
         return found
 

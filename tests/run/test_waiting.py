@@ -202,7 +202,7 @@ def test_a_fresh_play_that_is_stored_already_is_an_error_not_a_loss(tmp_path):
     group = fake_group([1.0, 0.0], draw=opening.draw)
     trainer.put(group)
     with pytest.raises(RunError, match="is stored already"):
-        asyncio.run(store(run, Played(group), opening.place))
+        asyncio.run(store(run, [(Played(group), opening.place)]))
 
 
 # --- what goes on beside ----------------------------------------------------------------------------------------------

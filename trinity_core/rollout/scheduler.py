@@ -87,9 +87,9 @@ class Scheduler:
         max_attempt_tokens: int | None = None,
         tasksets: Mapping[str, Taskset] | None = None,
         on_wave: Callable[[list[Key]], None] | None = None,
-    ) -> AsyncIterator[Played]:
-        """Play every ``(draw, slot, row)`` and yield its group once all its attempts are scored: in the order of the
-        openings under lockstep, else as they end.
+    ) -> AsyncIterator[list[Played]]:
+        """Play every ``(draw, slot, row)`` and yield its group once all its attempts are scored, together with the others that are
+        by then: in the order of the openings under lockstep, else as they end.
 
         ``stream`` names the seed stream (an evaluation has its own); ``extra_roles`` adds attempts such as one
         *greedy*. Defaults come from the config. Cancelling, or closing the iterator, cancels all attempts and closes
@@ -121,16 +121,19 @@ class Scheduler:
         runner = asyncio.create_task(self._run(play, draws, ended))
         try:
             held: dict[int, _Draw] = {}
-            for position in range(len(draws)):
-                if ordered:
-                    while position not in held:
-                        draw = await _next(ended)
-                        held[draw.index] = draw
+            position = 0
+            while position < len(draws):
+                for draw in await _ended(ended):
+                    # under lockstep a draw waits for those before it
+                    held[draw.index if ordered else position + len(held)] = draw
+                ready = []
+                while position in held:
                     draw = held.pop(position)
-                else:
-                    draw = await _next(ended)
-                self.player.counters_of(stream).groups += 1
-                yield Played(draw.group, _too_few(draw.group, least, unscored=self._unscored))
+                    ready.append(Played(draw.group, _too_few(draw.group, least, unscored=self._unscored)))
+                    position += 1
+                self.player.counters_of(stream).groups += len(ready)
+                if ready:
+                    yield ready
         finally:
             runner.cancel()
             await asyncio.gather(runner, return_exceptions=True)
@@ -141,7 +144,7 @@ class Scheduler:
         """:meth:`play`, all at once, in the order of the openings."""
         order = {(draw, slot, row): i for i, (draw, slot, row) in enumerate(openings)}
         async with contextlib.aclosing(self.play(openings, **options)) as played:  # type: ignore[type-var]
-            found = [one async for one in played]
+            found = [one async for some in played for one in some]
         return sorted(found, key=lambda one: order[one.group.draw, one.group.slot, one.group.row])
 
     async def close(self) -> None:
@@ -248,11 +251,19 @@ def task_of(tasksets: Mapping[str, Taskset], slot: str, row: int) -> Task:
     return dataclasses.replace(task, id=task_id(slot, row))
 
 
-async def _next(ended: asyncio.Queue[_Draw | BaseException]) -> _Draw:
+async def _ended(ended: asyncio.Queue[_Draw | BaseException]) -> list[_Draw]:
+    """What has ended since, at least one draw; what went wrong is raised once all that ended before it was handed out."""
+    draws: list[_Draw] = []
     item = await ended.get()
-    if isinstance(item, BaseException):
+    while not isinstance(item, BaseException):
+        draws.append(item)
+        if ended.empty():
+            return draws
+        item = ended.get_nowait()
+    if not draws:
         raise item
-    return item
+    ended.put_nowait(item)  # nothing comes behind it that is of use
+    return draws
 
 
 def _too_few(group: Group, least: int, *, unscored: bool = False) -> str | None:

@@ -86,6 +86,8 @@ class Run(RunContext):
         ahead = config.trainer.max_uses > 1 or bool(config.slots("operators"))
         self.gate = Gate(config.sync, config.groups_per_step, config.steps, alone, ahead)
         self.bell = Bell()
+        self.sampling = Bell()
+        """Rings when the engine has got something to do, or a group came without."""
         self.engine_lock = asyncio.Lock()
         self.reserved = False
         """Whether the engine is the evaluation's: no draw starts."""

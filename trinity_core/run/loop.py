@@ -1,7 +1,8 @@
 """The two loops of a run, each readable top to bottom.
 
 explore:  gate → select → play → score → operators → put
-train:    lease → measure → credit → update → commit → log → checkpoint → evaluate → publish
+train:    lease → measure → credit → update → log → publish → commit
+          where a checkpoint or an evaluation is due: … → log → commit → checkpoint → evaluate → publish
 
 They meet only in the ledger and in the gate. ``both`` runs them together; ``explore`` and ``train`` run one each.
 """
@@ -13,6 +14,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from trinity_core.errors import Fenced, LeaseLost, LedgerError, RunError
 from trinity_core.protocols import Opening
@@ -21,10 +23,11 @@ from trinity_core.run.context import Run
 from trinity_core.run.credit import lr_scale, prepare, staleness, updates
 from trinity_core.run.deliver import Vanished, load
 from trinity_core.run.filling import Filling
-from trinity_core.run.leasing import heartbeat, lease_step, settled
+from trinity_core.run.leasing import LOOK_S, heartbeat, lease_step, settled
 from trinity_core.run.metrics import check_trainable, critic_metrics, step_metrics
 from trinity_core.run.source import Source
 from trinity_core.run.state import Training
+from trinity_core.types import Group
 
 # --- explore ----------------------------------------------------------------------------------------------------------
 
@@ -95,10 +98,12 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
     places = {opening.draw: opening.place for opening in openings}
     draws = [(opening.draw, slot, row) for opening, (slot, row) in zip(openings, picked)]
     try:
-        async with contextlib.aclosing(run.scheduler.play(draws, extra_roles=run.extra_roles)) as played:
-            async for one in played:
-                await store(run, one, places[one.group.draw])
-                del places[one.group.draw]
+        playing = run.scheduler.play(draws, extra_roles=run.extra_roles, on_wave=lambda _: run.sampling.ring())
+        async with contextlib.aclosing(playing) as played:
+            async for some in played:
+                await store(run, [(one, places[one.group.draw]) for one in some])
+                for one in some:
+                    del places[one.group.draw]
     except BaseException as error:
         try:
             with contextlib.suppress(Fenced):  # the new lineage has freed them
@@ -109,41 +114,61 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
         raise
 
 
-async def store(run: Run, played: Played, place: str) -> None:
-    """Let selector and operators see a played group, then put what they keep; its place becomes the group's."""
-    group, ledger, gate = played.group, run.ledger, run.gate
+async def store(run: Run, played: Sequence[tuple[Played, str]]) -> None:
+    """Let selector and operators see groups that were played, each with its place, then put what they keep: its place becomes
+    the group's. What ended together is put together."""
+    kept: list[tuple[Group, str | None]] = []
     try:
-        if played.reason is not None:
-            run.void_reasons[played.reason] += 1
-            ledger.drop(group.id, "voided", played.reason, place=place)
-            return
-        run.selector.observe(group)
-        kept, dropped_by = await run.operate(group)
-        if not kept:
-            run.void_reasons[f"filtered by {dropped_by}"] += 1
-            run.filtered[dropped_by] += 1
-            ledger.drop(group.id, "filtered", dropped_by, place=place)
-            return
-        if len(kept) > 1 and gate.ordered and not run.has_surplus:
-            run.has_surplus = True
-            run.tell(
-                "warned",
-                f"an operator made {len(kept)} groups of one draw: draws fill more than their step, and the rest trains later "
-                "than sync allows. correction=[truncated_is] corrects for it; sync.mode=async bounds it; trinity audit will list it",
-            )
-        for number, one in enumerate(kept):
+        for one, place in played:
+            groups, why = await keep(run, one)
+            if why is not None:
+                put(run, kept)
+                kept = []
+                run.ledger.drop(one.group.id, *why, place=place)
             # what an operator makes of a group belongs to its draw, under ids of the kernel's
-            one = dataclasses.replace(one, id=f"{group.id}+{number}" if number else group.id, draw=group.draw)
-            if not ledger.put(one, place=None if number else place):
-                raise RunError(
-                    f"group {one.id} of draw {one.draw} is stored already: a draw was played twice, or an operator keeps the "
-                    "groups it has seen"
-                )
-            run.stored += 1
-    except LeaseLost as error:
-        run.tell("warned", f"group {group.id} came too late and was not stored: {error}")
+            for number, group in enumerate(groups):
+                name = f"{one.group.id}+{number}" if number else one.group.id
+                group = dataclasses.replace(group, id=name, draw=one.group.draw)
+                kept.append((group, None if number else place))
+        put(run, kept)
     finally:
         run.bell.ring()
+        run.sampling.ring()
+
+
+async def keep(run: Run, played: Played) -> tuple[list[Group], tuple[Literal["voided", "filtered"], str] | None]:
+    """What selector and operators leave of a group; where that is nothing, the event and the reason."""
+    if played.reason is not None:
+        run.void_reasons[played.reason] += 1
+        return [], ("voided", played.reason)
+    run.selector.observe(played.group)
+    groups, dropped_by = await run.operate(played.group)
+    if not groups:
+        run.void_reasons[f"filtered by {dropped_by}"] += 1
+        run.filtered[dropped_by] += 1
+        return [], ("filtered", dropped_by)
+    if len(groups) > 1 and run.gate.ordered and not run.has_surplus:
+        run.has_surplus = True
+        run.tell(
+            "warned",
+            f"an operator made {len(groups)} groups of one draw: draws fill more than their step, and the rest trains later "
+            "than sync allows. correction=[truncated_is] corrects for it; sync.mode=async bounds it; trinity audit will list it",
+        )
+    return groups, None
+
+
+def put(run: Run, groups: Sequence[tuple[Group, str | None]]) -> None:
+    """Store groups. One that came too late is told and left out."""
+    for (group, _), stored in zip(groups, run.ledger.put_all(groups) if groups else []):
+        if isinstance(stored, LeaseLost):
+            run.tell("warned", f"group {group.id} came too late and was not stored: {stored}")
+        elif not stored:
+            raise RunError(
+                f"group {group.id} of draw {group.draw} is stored already: a draw was played twice, or an operator keeps the "
+                "groups it has seen"
+            )
+        else:
+            run.stored += 1
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
@@ -190,25 +215,34 @@ async def train(run: Run, training: Training) -> None:
                     values.append(await run.compute(backend.update, update, "critic", critic, lr_scale=scale))
                 if policy_too:
                     results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
+            run.step, run.phase_of_trainer = step, ""
+
+            metrics = step_metrics(
+                run, prepared.metrics | staleness(groups, step) | critic_metrics(values), results, groups
+            )
+            training.adapt(prepared.batch)
+            training.chain(metrics)
+            ended = time.perf_counter()
+            metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
+            run.last_reward = metrics.get("reward/mean", run.last_reward)
+            run.tell("step", step, metrics)
+
+            last = step == config.steps
+            if last:
+                run.clock.pause()
+            due = config.checkpoint.every > 0 and step % config.checkpoint.every == 0
+            checkpoint = last or due or run.alarm_raised
+            evaluate = training.evaluator.due(step, last=config.steps)
+            deliver = gate.delivers(step) and not last
+            if deliver and not (checkpoint or evaluate or gate.overlaps):
+                # explorers wait for this version and for nothing else: the ledger is written while they sample
+                version, deliver = await training.publish(step), False
+                run.sampling.forget()
+                training.announce(version)
+                if run.mode == "both":
+                    await run.sampling.wait(LOOK_S)
             ledger.commit(lease, step)
-        run.step, run.phase_of_trainer = step, ""
 
-        metrics = step_metrics(
-            run, prepared.metrics | staleness(groups, step) | critic_metrics(values), results, groups
-        )
-        training.adapt(prepared.batch)
-        training.chain(metrics)
-        ended = time.perf_counter()
-        metrics |= {"time/step_s": ended - began, "time/wait_s": leased - began, "time/train_s": ended - leased}
-        run.last_reward = metrics.get("reward/mean", run.last_reward)
-        run.tell("step", step, metrics)
-
-        last = step == config.steps
-        if last:
-            run.clock.pause()
-        due = config.checkpoint.every > 0 and step % config.checkpoint.every == 0
-        checkpoint = last or due or run.alarm_raised
-        evaluate = training.evaluator.due(step, last=config.steps)
         weights = None
         if gate.ordered and (checkpoint or evaluate):
             run.phase_of_trainer = "settling"
@@ -219,7 +253,6 @@ async def train(run: Run, training: Training) -> None:
             if run.alarm_raised:
                 await training.written()
             run.heed_alarm()
-        deliver = gate.delivers(step) and not last
         run.phase_of_trainer = ""
         if evaluate or deliver:
             weights = await training.publish(step)

@@ -28,6 +28,10 @@ class Bell:
     def ring(self) -> None:
         self._event.set()
 
+    def forget(self) -> None:
+        """Only a ring from here on counts."""
+        self._event.clear()
+
     async def wait(self, timeout_s: float) -> None:
         try:
             # not wait_for: on Python 3.11 it swallows a cancellation that arrives together with a ring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from trinity_core import codec
 from trinity_core.builtins.buffers import common, tables
 from trinity_core.builtins.buffers.sql_gate import _END_PLACE, _RUN, SHORT, SqlGate
 from trinity_core.builtins.buffers.store import Store, Write
-from trinity_core.errors import LedgerError
+from trinity_core.errors import LeaseLost, LedgerError
 from trinity_core.protocols import Event, Position
 from trinity_core.types import Entry, Group, Lease
 
@@ -27,8 +27,13 @@ _ENTRIES = (
 _STATUS = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(
     G.run == _RUN, G.id == bindparam("i")
 )
-_DRAW = sa.select(P.draw).where(P.run == _RUN, P.place == bindparam("p"))
 _PUT, _PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
+_IDS = bindparam("ids", expanding=True)
+_KNOWN = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(G.run == _RUN, G.id.in_(_IDS))
+_DRAWS = sa.select(P.place, P.draw).where(P.run == _RUN, P.place.in_(_IDS))
+_DATA = sa.select(D.id, D.data).where(D.run == _RUN, D.id.in_(_IDS))
+_TRAINED = sa.select(U.id).where(U.run == _RUN, U.step == bindparam("s"), U.id.in_(_IDS))
+_USE = sa.insert(tables.uses)
 _AGAIN = sa.update(tables.groups).where(G.run == _RUN, G.id == bindparam("i"))
 _AGAIN_DATA = sa.update(tables.payloads).where(D.run == _RUN, D.id == bindparam("i"))
 _READY = _ENTRIES.where(
@@ -37,6 +42,11 @@ _READY = _ENTRIES.where(
     sa.or_(G.lease.is_(None), G.until <= bindparam("now")),
 )
 _FREE = {"lease": None, "owner": None, "step": None, "until": 0.0}
+_CHANGE = sa.update(tables.groups).where(G.run == _RUN, G.id.in_(_IDS))
+_HOLD = _CHANGE.values({name: bindparam(name) for name in _FREE})
+_EXTEND = _CHANGE.values(until=bindparam("until"))
+_RELEASE, _COMMIT = _CHANGE.values(_FREE), _CHANGE.values({**_FREE, "uses": G.uses + 1})
+_EXPIRE = _CHANGE.values(status="expired", ended=bindparam("ended"))
 _OF_LEASE = sa.select(G.id).where(G.run == _RUN, G.lease == bindparam("l"))
 _EVENTS = sa.select(E.sequence, E.group_id, E.event, E.step, E.lineage, E.reason, E.owner).where(
     E.run == _RUN, E.sequence > bindparam("after")
@@ -109,34 +119,60 @@ class SqlLedger(SqlGate):
 
     # groups
     def put(self, group: Group, *, place: str | None = None) -> bool:
-        data = codec.pack(group)
-        late = False
-        with self._store.write(self.lineage) as write:
-            which = {**self._run, "i": group.id, "p": place}
-            found = write(_STATUS, which).first()
-            if found is not None and found.status != "voided":
-                if place is not None:
-                    write(_END_PLACE, which)
-                return False
-            draw = write(_DRAW, which).scalar() if place is not None else group.draw
-            if draw is None:
-                late = True
-                reason = f"put too late: place {place} had fallen back"
-                write.event(group.id, "voided", write.meta.committed + 1, reason)
-            elif draw != group.draw:
-                raise common.wrong_draw(group, draw)
-            else:
-                if place is not None:
-                    write(_END_PLACE, which)
-                sequence = write.event(group.id, "put", common.step_of(group))
-                self._store_group(write, group, data, sequence, again=found is not None)
-                write.meta.counted += 1
-        if late:
-            raise common.place_lost(group.id, place or "")
-        return True
+        [stored] = self.put_all([(group, place)])
+        if isinstance(stored, LeaseLost):
+            raise stored
+        return stored
 
-    def _store_group(self, write: Write, group: Group, data: bytes, sequence: int, *, again: bool) -> None:
-        values = {
+    def put_all(self, groups: Sequence[tuple[Group, str | None]]) -> list[bool | LeaseLost]:
+        packed = [codec.pack(group) for group, _ in groups]
+        answers: list[bool | LeaseLost] = []
+        if not groups:
+            return answers
+        with self._store.write(self.lineage) as write:
+            known: dict[str, str] = {}
+            draws: dict[str, int] = {}
+            for part in _chunks([group.id for group, _ in groups]):
+                known.update(row[:2] for row in write(_KNOWN, {**self._run, "ids": part}))
+            for part in _chunks([place for _, place in groups if place is not None]):
+                draws.update(tuple(row) for row in write(_DRAWS, {**self._run, "ids": part}))
+            ended: list[str] = []
+            rows: list[dict[str, Any]] = []
+            payloads: list[dict[str, Any]] = []
+            for (group, place), data in zip(groups, packed):
+                if known.get(group.id, "voided") != "voided":
+                    ended += [] if place is None else [place]
+                    answers.append(False)
+                    continue
+                draw = group.draw if place is None else draws.pop(place, None)
+                if draw is None:
+                    reason = f"put too late: place {place} had fallen back"
+                    write.event(group.id, "voided", write.meta.committed + 1, reason)
+                    answers.append(common.place_lost(group.id, place or ""))
+                    continue
+                if draw != group.draw:
+                    raise common.wrong_draw(group, draw)
+                ended += [] if place is None else [place]
+                row = self._row(group, write.event(group.id, "put", common.step_of(group)))
+                if group.id in known:
+                    self._again(write, row, data)
+                else:
+                    rows.append(row)
+                    payloads.append({"run": row["run"], "id": row["id"], "data": data})
+                known[group.id] = "stored"
+                write.meta.counted += 1
+                answers.append(True)
+            if ended:
+                write(_END_PLACE, [{**self._run, "p": place} for place in ended])
+            if rows:
+                write(_PUT, rows)
+                write(_PUT_DATA, payloads)
+        return answers
+
+    def _row(self, group: Group, sequence: int) -> dict[str, Any]:
+        return {
+            "run": self._store.run,
+            "id": group.id,
             "draw": group.draw,
             "version": group.version,
             "reward": common.reward_of(group),
@@ -147,13 +183,13 @@ class SqlLedger(SqlGate):
             "uses": 0,
             **_FREE,
         }
-        if again:
-            write(sa.delete(tables.uses).where(U.run == self._store.run, U.id == group.id))
-            write(_AGAIN.values(values), {**self._run, "i": group.id})
-            write(_AGAIN_DATA.values(data=data), {**self._run, "i": group.id})
-        else:
-            write(_PUT, {"run": self._store.run, "id": group.id, **values})
-            write(_PUT_DATA, {"run": self._store.run, "id": group.id, "data": data})
+
+    def _again(self, write: Write, row: dict[str, Any], data: bytes) -> None:
+        """Store a group under the id of one that was voided."""
+        which = {**self._run, "i": row["id"]}
+        write(sa.delete(tables.uses).where(U.run == self._store.run, U.id == row["id"]))
+        write(_AGAIN.values(row), which)
+        write(_AGAIN_DATA.values(data=data), which)
 
     def drop(
         self, group_id: str, event: Literal["filtered", "voided"], reason: str, *, place: str | None = None
@@ -188,23 +224,22 @@ class SqlLedger(SqlGate):
             first, *_ = [write.event(i, "leased", step, owner=owner) for i in ids]
             lease = Lease(common.lease_id(self.lineage, first), owner, step, tuple(ids))
             held = {"lease": lease.id, "owner": owner, "step": step, "until": write.now + ttl_s}
-            self._update(write, ids, held)
+            self._update(write, _HOLD, ids, held)
             return lease
 
     def renew(self, lease: Lease, ttl_s: float) -> None:
         with self._store.write(self.lineage) as write:
             self._held(write, lease, "renewal")
-            self._update(write, lease.group_ids, {"until": write.now + ttl_s})
+            self._update(write, _EXTEND, lease.group_ids, {"until": write.now + ttl_s})
 
     def commit(self, lease: Lease, step: int) -> None:
         with self._store.write(self.lineage) as write:
             self._held(write, lease, "commit")
             for part in _chunks(lease.group_ids):
-                again = sa.select(U.id).where(U.run == self._store.run, U.step == step, U.id.in_(part))
-                if (row := write(again).first()) is not None:
+                if (row := write(_TRAINED, {**self._run, "s": step, "ids": part}).first()) is not None:
                     raise LedgerError(f"commit: step {step} has already trained group {row.id}")
-            write(sa.insert(tables.uses), [{"run": self._store.run, "id": i, "step": step} for i in lease.group_ids])
-            self._update(write, lease.group_ids, {**_FREE, "uses": G.uses + 1})
+            write(_USE, [{"run": self._store.run, "id": i, "step": step} for i in lease.group_ids])
+            self._update(write, _COMMIT, lease.group_ids)
             for i in lease.group_ids:
                 write.event(i, "committed", step, owner=lease.owner)
             write.meta.committed = max(write.meta.committed, step)
@@ -222,7 +257,7 @@ class SqlLedger(SqlGate):
                 raise common.cannot_lease([f"{i} is leased and cannot expire" for i in leased])
             self._free(write, [row for row in rows if row.lease is not None], "its lease ended")
             step = write.meta.committed + 1
-            self._update(write, [row.id for row in rows], {"status": "expired", "ended": step})
+            self._update(write, _EXPIRE, [row.id for row in rows], {"ended": step})
             for row in rows:
                 write.event(row.id, "expired", step, reason)
                 write.meta.counted -= row.uses == 0
@@ -231,8 +266,8 @@ class SqlLedger(SqlGate):
         stored: dict[str, bytes] = {}
         with self._store.read() as connection:
             for part in _chunks(group_ids):
-                query = sa.select(D.id, D.data).where(D.run == self._store.run, D.id.in_(part))
-                stored.update((row.id, bytes(row.data)) for row in connection.execute(query))
+                rows = connection.execute(_DATA, {**self._run, "ids": part})
+                stored.update((row.id, bytes(row.data)) for row in rows)
         if missing := [i for i in group_ids if i not in stored]:
             raise common.unknown(missing)
         return [common.restore(i, stored[i]) for i in group_ids]
@@ -264,8 +299,7 @@ class SqlLedger(SqlGate):
         """Rows of these groups, in the order asked for."""
         found: dict[str, Row[Any]] = {}
         for part in _chunks(group_ids):
-            columns = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until)
-            found.update((row.id, row) for row in write(columns.where(G.run == self._store.run, G.id.in_(part))))
+            found.update((row.id, row) for row in write(_KNOWN, {**self._run, "ids": part}))
         if missing := [i for i in group_ids if i not in found]:
             raise common.unknown(missing)
         return [found[i] for i in group_ids]
@@ -284,13 +318,15 @@ class SqlLedger(SqlGate):
             raise common.lease_lost(lease, what)
 
     def _free(self, write: Write, rows: Sequence[Row[Any]], reason: str) -> None:
-        self._update(write, [row.id for row in rows], _FREE)
+        self._update(write, _RELEASE, [row.id for row in rows])
         for row in rows:
             write.event(row.id, "released", row.step, reason, row.owner)
 
-    def _update(self, write: Write, group_ids: Sequence[str], values: dict[str, Any]) -> None:
+    def _update(
+        self, write: Write, change: sa.Update, group_ids: Sequence[str], values: Mapping[str, Any] = {}
+    ) -> None:
         for part in _chunks(group_ids):
-            write(sa.update(tables.groups).where(G.run == self._store.run, G.id.in_(part)).values(values))
+            write(change, {**self._run, **values, "ids": part})
 
 
 def _chunks(group_ids: Sequence[str]) -> Iterator[list[str]]:

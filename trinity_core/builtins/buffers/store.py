@@ -185,7 +185,7 @@ class Store:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error) as error:
             raise LedgerError(f"{self.where}: {explain(error, self.timeout_s)}") from error
 
     def _create(self) -> None:
@@ -217,7 +217,7 @@ class Store:
             )
 
 
-def explain(error: SQLAlchemyError, timeout_s: float) -> str:
+def explain(error: SQLAlchemyError | sqlite3.Error, timeout_s: float) -> str:
     """What a database's error means and what to do about it."""
     said = str(getattr(error, "orig", None) or error).strip().splitlines()
     text = said[0] if said else type(error).__name__
@@ -274,7 +274,7 @@ def _begin_sqlite(connection: Connection, timeout_s: float) -> None:
     raw: Any = connection.connection.dbapi_connection
     if not connection.get_execution_options().get(_WRITES):
         raw.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
-        connection.exec_driver_sql("BEGIN")
+        raw.execute("BEGIN")
         return
     deadline = time.monotonic() + timeout_s
     raw.execute("PRAGMA busy_timeout=0")

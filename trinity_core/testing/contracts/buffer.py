@@ -63,6 +63,24 @@ def a_second_put_changes_nothing(buffer: Buffer, tmp: Path) -> None:
     ledger.close()
 
 
+def groups_put_together_are_as_if_put_one_by_one(buffer: Buffer, tmp: Path) -> None:
+    ledger, run = open_new(buffer, tmp)
+    (gone,) = ledger.enter("slow", 1, 10, version=0, ttl_s=0.01)
+    time.sleep(0.05)
+    first, second = ledger.enter("quick", 2, 10, version=0, ttl_s=TTL_S)
+    groups = [small_group(run.id, draw) for draw in (first.draw, gone.draw, second.draw, second.draw, 40)]
+    places = [first.place, gone.place, second.place, second.place, None]
+    answers = ledger.put_all(list(zip(groups, places)))
+    require(isinstance(answers[1], LeaseLost), f"what came too late is answered by LeaseLost, got {answers[1]!r}")
+    require([*answers[:1], *answers[2:]] == [True, True, False, True], f"the others as put answers, got {answers}")
+    require([entry.draw for entry in ledger.index()] == [first.draw, second.draw, 40], "and all others are stored")
+    require((ledger.taken(), ledger.in_flight()) == (3, 0), "each in its place")
+    events = [event.event for event in ledger.events() if event.group]
+    require(events == ["put", "voided", "put", "put"], f"the history tells it in their order, got {events}")
+    require(ledger.put_all([]) == [], "nothing is put where there is nothing")
+    ledger.close()
+
+
 def groups_are_listed_by_draw_while_they_can_be_leased(buffer: Buffer, tmp: Path) -> None:
     ledger, run = open_new(buffer, tmp)
     for draw in (3, 1, 2, 0):
@@ -358,6 +376,7 @@ RULES: dict[str, Callable[..., None]] = {
     for rule in (
         a_group_comes_back_as_it_was,
         a_second_put_changes_nothing,
+        groups_put_together_are_as_if_put_one_by_one,
         groups_are_listed_by_draw_while_they_can_be_leased,
         a_lease_takes_all_or_none,
         the_gate_counts_places,
