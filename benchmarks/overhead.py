@@ -148,7 +148,7 @@ def instrument(clock: Clock) -> None:
     clock.around(module("rollout.renderer").Renderer, "text", "rendering")
     clock.around(module("rollout.recorder").Recorder, "record", "recording")
     ledger = module("builtins.buffers.sql_ledger").SqlLedger
-    for name in ("put", "index", "lease", "read", "commit", "taken", "enter", "in_flight", "first_in_flight", "short",
+    for name in ("put_all", "filled", "index", "lease", "read", "commit", "taken", "enter", "in_flight", "first_in_flight", "short",
                  "announce", "acknowledge", "say", "renew_places"):  # fmt: skip
         clock.around(ledger, name, "ledger")
     tell, write = module("run.context").Run.tell, checkpoint.write

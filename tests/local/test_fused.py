@@ -149,6 +149,26 @@ def test_the_processors_own_layout_changes_no_bit(make_run: Any) -> None:
         assert a.logp_N.tolist() == c.logp_N.tolist()
 
 
+def test_in_float32_long_replies_take_a_copy_that_follows_the_weights(make_run: Any) -> None:
+    backend, engine = pair(make_run("float32"))
+    ask_for = [ask([*SHARED, 30 + a], a, temperature=1.0, max_tokens=5) for a in range(5)]
+    long = [*ask_for, ask([1, 2, 3], max_tokens=LONG)]
+    short, longer = wave(engine, ask_for), wave(engine, long)
+    head = decoder_of(engine).head
+    assert head.widens and head._weight is not None and not decoder_of(engine).layers[0].out.widens
+    for a, b in zip(short, longer):
+        assert a.tokens_N.tolist() == b.tokens_N.tolist()
+        assert a.logp_N == pytest.approx(b.logp_N, abs=1e-5)
+    backend.update(batch(), "policy", objective(), lr_scale=20.0)
+    after = wave(engine, long)
+    assert head._weight is not None
+    expected = wave(engine, ask_for)
+    assert head._weight is None, "a short wave keeps no copy"
+    for a, b in zip(after, expected):
+        assert a.logp_N == pytest.approx(b.logp_N, abs=1e-5)
+    assert after[0].logp_N[0] != pytest.approx(longer[0].logp_N[0], abs=1e-4)
+
+
 def test_rows_that_end_leave_before_the_next_step(make_run: Any) -> None:
     lm = pair(make_run("float64"))[0].policy
     with torch.no_grad():

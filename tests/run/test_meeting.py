@@ -59,9 +59,9 @@ def lines(path: Path, event: str) -> list[dict]:
 
 
 def versions(out: Path) -> list[int]:
-    """Versions ever announced."""
+    """Versions that were ever played."""
     with sqlite3.connect(out / "buffer.db") as connection:
-        return [row[0] for row in connection.execute("select version from trinity_announced order by version")]
+        return [row[0] for row in connection.execute("select version from trinity_begun order by version")]
 
 
 def test_two_lockstep_explorers_fill_an_ordered_run_and_show_what_they_do(tmp_path, capsys):
@@ -170,7 +170,7 @@ def test_an_ordered_run_says_that_groups_in_surplus_train_late(tmp_path):
     assert "an operator made 2 groups of one draw" in said["message"]
 
 
-def test_an_interval_announces_only_versions_that_are_played_and_a_resume_changes_nothing(tmp_path):
+def test_an_interval_plays_only_every_third_version_and_a_resume_changes_nothing(tmp_path):
     words = (*FAKE, "sync.interval=3", "sync.uncorrected=true", "checkpoint.every=0")
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run(*words, "steps=8", "eval.every=4", f"out={whole}")
@@ -187,3 +187,12 @@ def test_a_folder_in_which_no_run_ever_began_is_free(tmp_path):
     (tmp_path / "words.json").touch()
     with pytest.raises(ConfigError, match="not empty"):
         RunFolder.create(tmp_path)
+
+
+def test_a_run_that_plays_for_itself_is_joined_by_nobody(tmp_path):
+    out = tmp_path / "out"
+    run(*FAKE, "steps=1", f"out={out}")
+    with pytest.raises(
+        ConfigError, match=r"that run has mode=both and hands its weights to nobody else\. Start it with mode=train"
+    ):
+        asyncio.run(explorer(out))

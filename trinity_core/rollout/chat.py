@@ -151,9 +151,10 @@ class Chat:
             chosen = sampling
         elif sampling is not None:
             chosen = dataclasses.replace(self.sampling, **sampling)
-        chosen = dataclasses.replace(chosen, max_tokens=min(chosen.max_tokens, self.tokens_left))
+        if chosen.max_tokens > self.tokens_left:
+            chosen = dataclasses.replace(chosen, max_tokens=self.tokens_left)
         self._promised += chosen.max_tokens  # calls at the same time share what is left
-        key = dataclasses.replace(self.key, call=self._num_calls)
+        key = self.key if self.key.call == self._num_calls else dataclasses.replace(self.key, call=self._num_calls)
         self._num_calls += 1
         state, self._next_state = self._next_state, None
         request = Request(key, np.asarray(prompt, dtype=np.int32), chosen, seed_of(self.run_seed, key))

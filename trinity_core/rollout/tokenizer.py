@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class HFTokenizer(Tokenizer):
     """
 
     def __init__(self, folder: str | Path, chat_template: str | None = None) -> None:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
         self.folder = Path(folder)
         try:
@@ -42,6 +43,8 @@ class HFTokenizer(Tokenizer):
         self.eos_ids = frozenset(self._eos())
         begins = self.hf.encode("a", add_special_tokens=True)[:1]
         self.bos_id = begins[0] if begins == [self.hf.bos_token_id] else None
+        # some tokenizers have no words between messages and tokens
+        self._plain = type(self.hf).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template
 
     def _eos(self) -> set[int]:
         ids = {self.hf.eos_token_id} - {None}
@@ -66,15 +69,15 @@ class HFTokenizer(Tokenizer):
             raise ModelError(
                 f"{self.folder}: the tokenizer has no chat template, so messages cannot become tokens. Set model.chat_template to a file with one, or choose an instruction model"
             )
-        return list(
-            self.hf.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] if tools else None,
-                add_generation_prompt=generate,
-                tokenize=True,
-                return_dict=False,
-            )
+        render = partial(
+            self.hf.apply_chat_template,
+            [dict(message) for message in messages],
+            tools=[dict(tool) for tool in tools] if tools else None,
+            add_generation_prompt=generate,
         )
+        if self._plain:
+            return self.encode(render(tokenize=False))  # the same tokens in half the time
+        return list(render(tokenize=True, return_dict=False))
 
     def digest(self) -> str:
         backend = getattr(self.hf, "backend_tokenizer", None)

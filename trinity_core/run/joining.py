@@ -41,6 +41,10 @@ async def join_config(
     saved = OmegaConf.to_container(OmegaConf.load(root / "config.yaml"))
     mine = to_plain(config)
     assert isinstance(saved, dict)
+    if saved.get("mode") != "train":
+        raise ConfigError(
+            f"join={config.join}: that run has mode={saved.get('mode')} and hands its weights to nobody else. Start it with mode=train"
+        )
     for node in SHARED_NODES:
         if saved.get(node) != mine.get(node):
             raise ConfigError(

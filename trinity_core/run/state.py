@@ -93,10 +93,10 @@ class Training:
         return weights
 
     def announce(self, weights: Weights) -> None:
-        """Let explorers have a version: from the shelf in this process, from a folder in another."""
+        """Let explorers have a version: from the shelf in this process (where nobody reads the ledger for it), from a folder in
+        another."""
         run = self.run
         if run.mode != "train":
-            run.ledger.announce(weights.version, "")
             self.shelf.put(weights)
             return
         name = f"{WEIGHTS}/{run.ledger.lineage}-{weights.version}"

@@ -7,7 +7,7 @@ norms, rotation, softmax and the residual stream in float32 (float64 all the way
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Bodies whose layers are: norm, rotated attention, norm, gated SiLU."""
 LONG = 24
 """New tokens from which weights are laid out for the processor: that costs as much as it saves in about 14 steps (SmolLM2-135M,
-64 rows), and changes no bit of the result."""
+64 rows). In bfloat16 it changes no bit of the result; in float32 sums are rounded in another order."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [T, heads, d], k and v [T, kv heads, d]) to [T, heads · d], all in the compute dtype."""
@@ -48,14 +48,23 @@ def why_not_decoded(lm: CausalLM) -> str | None:
 
 
 class Product:
-    """Linear layers that read the same input, as one product. In float32 and float64 the layers' own weights are used as they are;
-    in bfloat16 a copy, one matrix."""
+    """Linear layers that read the same input, as one product. In float32 and float64 the layers' own weights are used as they are, unless
+    a copy was taken; in bfloat16 a copy, one matrix."""
 
     def __init__(self, layers: Sequence[nn.Linear], compute: torch.dtype) -> None:
         self.layers, self.compute = layers, compute
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
         self._packed = False
+
+    @property
+    def widens(self) -> bool:
+        """Whether it has at least twice as many outputs as inputs: in float32 only such products gain from the processor's layout."""
+        return sum(layer.out_features for layer in self.layers) >= 2 * self.layers[0].in_features
+
+    def drop(self) -> None:
+        """Use the layers' own weights again."""
+        self._weight = self._bias = None
 
     def take(self, *, packed: bool) -> None:
         """Copy the layers' weights as they are now. ``packed``: into the processor's own layout."""
@@ -68,10 +77,9 @@ class Product:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64) if packed else weight
 
     def __call__(self, x_TI: Tensor) -> Tensor:
-        if self.compute != torch.bfloat16:
+        if self._weight is None:
             parts = [F.linear(x_TI, layer.weight, layer.bias) for layer in self.layers]
             return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
-        assert self._weight is not None
         if not self._packed:
             return F.linear(x_TI, self._weight, self._bias)
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x_TI, self._weight, self._bias, "none", [], "")
@@ -125,21 +133,32 @@ class Decoder:
     def refresh(self, delivery: int, *, long: bool, look: bool = True) -> None:
         """Copy the weights again where they may have changed since: another ``delivery``, a parameter with another version or
         place, and with ``look`` another value (64 of each are compared: the optimizer's fused step leaves no other trace).
-        ``long``: whether many steps will use the copy (:data:`LONG`). In float32 and float64 there is no copy."""
-        if self.compute != torch.bfloat16:
+        ``long``: whether many steps will use the copy (:data:`LONG`). In float32 only these take one, of what widens; in
+        float64 there is none."""
+        narrow = self.compute == torch.bfloat16
+        packed = long and torch.backends.mkldnn.is_available() and self.compute != torch.float64
+        packed = packed and (not narrow or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if not (narrow or packed):
+            if self._state is not None:
+                for product in self._products():
+                    product.drop()
+                self._state = None
             return
-        packed = long and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         state = (delivery, packed, [(p._version, p.data_ptr()) for p in self._parameters])
         if state == self._state and not look:
             return
         seen = torch.cat([p.detach().flatten()[:: p.numel() // 64 + 1].to(self.wide) for p in self._parameters])
         if state == self._state and self._seen is not None and torch.equal(seen, self._seen):
             return
-        for layer in self.layers:
-            for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
+        for product in self._products():
+            if narrow or product.widens:
                 product.take(packed=packed)
-        self.head.take(packed=packed)
         self._state, self._seen = state, seen
+
+    def _products(self) -> Iterator[Product]:
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+        yield self.head
 
     @property
     def wide(self) -> torch.dtype:
@@ -170,9 +189,10 @@ class Decoder:
             x_TH.add_(layer.down(F.silu(gate_up[:, :width]).mul_(gate_up[:, width:])))
         return self._norm(x_TH, self.lm.body.norm)
 
-    def logits(self, hidden_TH: Tensor) -> Tensor:
-        """Logits [T, V] in at least float32, from :meth:`hidden`."""
-        return self.head(hidden_TH).to(self.wide)
+    def logits(self, hidden_TH: Tensor, row_R: Tensor | None = None) -> Tensor:
+        """Logits [T, V] in at least float32, from :meth:`hidden`; of these rows [R, V], once or more often."""
+        logits_TV = self.head(hidden_TH).to(self.wide)
+        return logits_TV if row_R is None else logits_TV.index_select(0, row_R)
 
     def _norm(self, x_TH: Tensor, norm: Any) -> Tensor:
         return F.rms_norm(x_TH, norm.weight.shape, norm.weight, norm.variance_epsilon).to(self.compute)

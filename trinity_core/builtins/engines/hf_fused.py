@@ -58,7 +58,7 @@ class FusedBatch:
         self.rows = Rows(decoder(), prompts, prompt_of_R, max(reply.limit for reply in live))
         self.live = [live[row] for row in self.rows.order]
         prompt_of_place = torch.tensor([prompt_of_R[row] for row in self.rows.order])
-        self.logits_RV = self.rows.decoder.logits(self.rows.prefill())[prompt_of_place]
+        self.logits_RV = self.rows.decoder.logits(self.rows.prefill(), prompt_of_place)
         self.token_R = torch.empty(0)
 
     def step(self) -> None:
