@@ -132,8 +132,9 @@ def page(results: dict[str, dict]) -> str:
         "The last word of a figure is its unit: `_s` seconds, `_ms` milliseconds, `_mb` MiB, `_per_s` each second; `_ratio` is a quotient of two figures of "
         "the same run, `_share` a part of 1. What is *not measured* had no device or no environment to run in.",
     ]
+    here = told_machine(newest(measured)["machine"]) if measured else ""
     for name, result in done.items():
-        lines += ["", f"## {name}", "", *section(name, result)]
+        lines += ["", f"## {name}", "", *section(name, result, here)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,7 +142,6 @@ def where(measured: list[dict]) -> list[str]:
     """Machine, versions, commit and date; those that are not the same for all stand in the sections, too."""
     if not measured:
         return ["Nothing was measured yet: `make bench`."]
-    machine = newest(measured)["machine"]
     versions: dict[str, set[str]] = {}
     for result in measured:
         for package, release in result["versions"].items():
@@ -149,13 +149,15 @@ def where(measured: list[dict]) -> list[str]:
     told = [f"{package} {' and '.join(sorted(found))}" for package, found in versions.items()]
     commits = [f"`{commit}`" for commit in dict.fromkeys(result["commit"] for result in measured)]
     dates = sorted({result["date"] for result in measured})
-    flags = ", ".join(machine["flags"]) or "none of avx2, avx512, amx"
+    others = dict.fromkeys(told_machine(result["machine"]) for result in measured)
+    here = told_machine(newest(measured)["machine"])
+    more = " A section says where it was measured on another machine." if len(others) > 1 else ""
     return [
         f"Measured by `make bench`, which takes about an hour on an idle machine; {shown_dates(dates)}. Times are medians of at least five unless a line says otherwise.",
         "",
         "| | |",
         "|---|---|",
-        f"| machine | {machine['cores']} cores of {machine['cpu']} ({flags}), {machine['memory_gb']} GB, {machine['system'].split()[0]} |",
+        f"| machine | {here}.{more} |",
         f"| versions | {', '.join(told)} |",
         f"| commit | {', '.join(commits)} |",
     ]
@@ -163,6 +165,11 @@ def where(measured: list[dict]) -> list[str]:
 
 def newest(measured: list[dict]) -> dict:
     return max(measured, key=lambda result: result["date"])
+
+
+def told_machine(machine: dict) -> str:
+    flags = ", ".join(machine["flags"]) or "none of avx2, avx512, amx"
+    return f"{machine['cores']} cores of {machine['cpu']} ({flags}), {machine['memory_gb']} GB, {machine['system'].split()[0]}"
 
 
 def shown_dates(dates: list[str]) -> str:
@@ -185,8 +192,8 @@ def rows(name: str, result: dict) -> list[str]:
     return lines
 
 
-def section(name: str, result: dict) -> list[str]:
-    """What a benchmark is, what it said, and the command."""
+def section(name: str, result: dict, here: str) -> list[str]:
+    """What a benchmark is, what it said, and the command; the machine where it is not the one ``here``."""
     script = HERE / f"{name}.py"
     text = ast.get_docstring(ast.parse(script.read_text())) if script.exists() else None
     lines = [re.sub(r"``([^`]*)``", r"`\1`", text)] if text else ["This script is missing."]
@@ -194,6 +201,8 @@ def section(name: str, result: dict) -> list[str]:
         return [*lines, "", f"Not measured: {cell(result['failed'])}."]
     for note in result["notes"]:
         lines += ["", f"{note[0].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"]
+    if (machine := told_machine(result["machine"])) != here:
+        lines += ["", f"Measured on another machine: {machine}."]
     busy = result.get("busy_cores")
     disturbed = (
         f" Other processes kept {busy} cores busy when it began." if busy is not None and busy > common.BUSY else ""

@@ -11,6 +11,7 @@ import pytest
 
 from trinity_core.errors import DataError, RunError
 from trinity_core.protocols import Environment, Workflow
+from trinity_core.rollout.scheduler import _ended
 from trinity_core.rollout.seeds import group_id, task_id
 from trinity_core.testing.fakes import Digits
 from trinity_core.testing.scripted import Scripted, run_of, scheduler_of
@@ -427,3 +428,37 @@ def test_an_evaluation_is_counted_apart_from_play():
     told, counters, apart = asyncio.run(play())
     assert told == [] and (counters.attempts, counters.tokens, counters.groups) == (0, 0, 0)
     assert apart.attempts == 4 and apart.groups == 1 and apart.tokens > 0
+
+
+def test_what_went_wrong_is_raised_after_the_draws_that_ended_before_it():
+    async def play():
+        ended: asyncio.Queue = asyncio.Queue()
+        for item in ("draw 0", "draw 1", DataError("the cause")):
+            ended.put_nowait(item)
+        assert await _ended(ended) == ["draw 0", "draw 1"]
+        with pytest.raises(DataError, match="the cause"):
+            await _ended(ended)
+
+    asyncio.run(play())
+
+
+def test_an_engine_that_fails_is_named_whatever_ended_before():
+    async def play():
+        scheduler = scheduler_of(run_of(), Does(fine), Scripted())
+
+        async def broken(group):
+            if group.draw == 1:
+                raise DataError("the cause")
+
+        scheduler.scorer.score = broken
+        found = []
+        try:
+            async with contextlib.aclosing(scheduler.play([(0, "d", 0), (1, "d", 1)])) as played:
+                async for some in played:
+                    found += [one.group.draw for one in some]
+                    await asyncio.sleep(0.1)  # meanwhile the other draw breaks and the play ends
+        finally:
+            scheduler.scorer.close()
+
+    with pytest.raises(DataError, match="the cause"):
+        asyncio.run(play())

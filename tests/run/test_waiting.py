@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from types import SimpleNamespace
 
@@ -203,6 +204,34 @@ def test_a_fresh_play_that_is_stored_already_is_an_error_not_a_loss(tmp_path):
     trainer.put(group)
     with pytest.raises(RunError, match="is stored already"):
         asyncio.run(store(run, [(Played(group), opening.place)]))
+
+
+class Two:
+    """An operator that makes two groups of each; tells what the ledger holds when it is asked."""
+
+    def __init__(self, ledger):
+        self.ledger, self.seen = ledger, []
+
+    async def apply(self, group):
+        self.seen.append([entry.draw for entry in self.ledger.index()])
+        return [group, dataclasses.replace(group, id="another")], ""
+
+
+def test_what_an_operator_makes_of_a_late_group_is_not_stored_either(tmp_path):
+    trainer, _ = two_handles()
+    run = run_on(trainer, tmp_path)
+    run.selector = SimpleNamespace(observe=lambda group: None)
+    run.operating = Two(trainer)
+    run.operators = {"two": run.operating}
+    (late,) = trainer.enter("slow", 1, 9, version=0, ttl_s=-1)
+    first, second = trainer.enter("run", 2, 9, version=0, ttl_s=60)
+    played = [(Played(fake_group([1.0, 0.0], draw=o.draw)), o.place) for o in (first, late, second)]
+    asyncio.run(store(run, played))
+    assert [entry.draw for entry in trainer.index()] == [first.draw] * 2 + [second.draw] * 2
+    assert run.stored == 4 and trainer.in_flight() == 0
+    assert run.operating.seen == [[], [first.draw] * 2, [first.draw] * 2], (
+        "a group does not wait for the next one's operators"
+    )
 
 
 # --- what goes on beside ----------------------------------------------------------------------------------------------

@@ -167,6 +167,7 @@ class Scheduler:
         return _Draw(index, group, attempts)
 
     async def _run(self, play: Play, draws: list[_Draw], ended: asyncio.Queue[_Draw | BaseException]) -> None:
+        ending: BaseException = RunError("the play ended before all its draws did")
         queue = deque((draw, index) for draw in draws if draw.missing for index in range(len(play.roles)))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -180,10 +181,10 @@ class Scheduler:
             first: BaseException = errors
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            ended.put_nowait(first)
+            ending = first
         finally:
-            # Read only by a play that still waits for a draw, which must not wait for ever.
-            ended.put_nowait(RunError("the play ended before all its draws did"))
+            # The last thing to come; read only by a play that still waits for a draw, which must not wait for ever.
+            ended.put_nowait(ending)
 
     async def _record(self, draws: list[_Draw], ended: asyncio.Queue[_Draw | BaseException]) -> None:
         """Draws of tasks that bring their attempts along."""
@@ -262,7 +263,7 @@ async def _ended(ended: asyncio.Queue[_Draw | BaseException]) -> list[_Draw]:
         item = ended.get_nowait()
     if not draws:
         raise item
-    ended.put_nowait(item)  # nothing comes behind it that is of use
+    ended.put_nowait(item)  # it is the last: nothing comes behind it
     return draws
 
 

@@ -1,8 +1,8 @@
 """The two loops of a run, each readable top to bottom.
 
 explore:  gate → select → play → score → operators → put
-train:    lease → measure → credit → update → log → publish → commit
-          where a checkpoint or an evaluation is due: … → log → commit → checkpoint → evaluate → publish
+train:    lease → measure → credit → update → commit → log → checkpoint → evaluate → publish
+          where explorers wait for the version and for nothing else: … → update → log → publish → commit
 
 They meet only in the ledger and in the gate. ``both`` runs them together; ``explore`` and ``train`` run one each.
 """
@@ -120,20 +120,25 @@ async def play(run: Run, openings: Sequence[Opening]) -> None:
 
 async def store(run: Run, played: Sequence[tuple[Played, str]]) -> None:
     """Let selector and operators see groups that were played, each with its place, then put what they keep: its place becomes
-    the group's. What ended together is put together."""
+    the group's. What ended together is put together, unless operators may keep the next group waiting."""
     kept: list[tuple[Group, str | None]] = []
     try:
         for one, place in played:
             groups, why = await keep(run, one)
-            if why is not None:
-                put(run, kept)
-                kept = []
-                run.ledger.drop(one.group.id, *why, place=place)
             # what an operator makes of a group belongs to its draw, under ids of the kernel's
-            for number, group in enumerate(groups):
-                name = f"{one.group.id}+{number}" if number else one.group.id
-                group = dataclasses.replace(group, id=name, draw=one.group.draw)
-                kept.append((group, None if number else place))
+            named = [
+                dataclasses.replace(
+                    group, id=f"{one.group.id}+{number}" if number else one.group.id, draw=one.group.draw
+                )
+                for number, group in enumerate(groups)
+            ]
+            kept += [(group, place) for group in named[:1]]
+            if why is not None or run.operators:
+                stored, kept = put(run, kept), []
+                if why is not None:
+                    run.ledger.drop(one.group.id, *why, place=place)
+                elif stored:
+                    put(run, [(group, None) for group in named[1:]])
         put(run, kept)
     finally:
         run.bell.ring()
@@ -161,18 +166,20 @@ async def keep(run: Run, played: Played) -> tuple[list[Group], tuple[Literal["vo
     return groups, None
 
 
-def put(run: Run, groups: Sequence[tuple[Group, str | None]]) -> None:
-    """Store groups. One that came too late is told and left out."""
-    for (group, _), stored in zip(groups, run.ledger.put_all(groups) if groups else []):
+def put(run: Run, groups: Sequence[tuple[Group, str | None]]) -> bool:
+    """Store groups; whether all are. One that came too late is told and left out."""
+    answers = run.ledger.put_all(groups) if groups else []
+    for (group, _), stored in zip(groups, answers):
+        run.stored += stored is True
         if isinstance(stored, LeaseLost):
             run.tell("warned", f"group {group.id} came too late and was not stored: {stored}")
-        elif not stored:
+    for (group, _), stored in zip(groups, answers):
+        if stored is False:
             raise RunError(
                 f"group {group.id} of draw {group.draw} is stored already: a draw was played twice, or an operator keeps the "
                 "groups it has seen"
             )
-        else:
-            run.stored += 1
+    return all(stored is True for stored in answers)
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
@@ -183,6 +190,7 @@ async def train(run: Run, training: Training) -> None:
     config, gate, ledger, backend = run.config, run.gate, run.ledger, run.backend
     assert backend is not None
     total = config.steps * training.algorithm.updates_per_step
+    eager = run.mode == "both" and config.explorer.order == "lockstep" and not gate.overlaps
     ledger.say("steps", str(config.steps))
     while run.step < config.steps:
         step = run.step + 1
@@ -219,6 +227,14 @@ async def train(run: Run, training: Training) -> None:
                     values.append(await run.compute(backend.update, update, "critic", critic, lr_scale=scale))
                 if policy_too:
                     results.append(await run.compute(backend.update, update, "policy", objective, lr_scale=scale))
+            last = step == config.steps
+            checkpoint = last or (config.checkpoint.every > 0 and step % config.checkpoint.every == 0)
+            evaluate = training.evaluator.due(step, last=config.steps)
+            deliver = gate.delivers(step) and not last
+            # explorers wait for this version and for nothing else: the ledger is written while they sample
+            hurry = eager and deliver and not (checkpoint or evaluate)
+            if not hurry:
+                ledger.commit(lease, step)
             run.step, run.phase_of_trainer = step, ""
 
             metrics = step_metrics(
@@ -231,21 +247,16 @@ async def train(run: Run, training: Training) -> None:
             run.last_reward = metrics.get("reward/mean", run.last_reward)
             run.tell("step", step, metrics)
 
-            last = step == config.steps
             if last:
                 run.clock.pause()
-            due = config.checkpoint.every > 0 and step % config.checkpoint.every == 0
-            checkpoint = last or due or run.alarm_raised
-            evaluate = training.evaluator.due(step, last=config.steps)
-            deliver = gate.delivers(step) and not last
-            if deliver and not (checkpoint or evaluate or gate.overlaps):
-                # explorers wait for this version and for nothing else: the ledger is written while they sample
-                version, deliver = await training.publish(step), False
-                run.sampling.forget()
-                training.announce(version)
-                if run.mode == "both":
+            checkpoint = checkpoint or run.alarm_raised
+            if hurry:
+                if not checkpoint:
+                    version, deliver = await training.publish(step), False
+                    run.sampling.forget()
+                    training.announce(version)
                     await run.sampling.wait(LOOK_S)
-            ledger.commit(lease, step)
+                ledger.commit(lease, step)
 
         weights = None
         if gate.ordered and (checkpoint or evaluate):

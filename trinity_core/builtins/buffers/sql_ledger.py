@@ -6,51 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy import Row, bindparam
+from sqlalchemy import Row
 
 from trinity_core import codec
 from trinity_core.builtins.buffers import common, tables
+from trinity_core.builtins.buffers import sql_statements as sql
 from trinity_core.builtins.buffers.sql_gate import _END_PLACE, _RUN, SHORT, SqlGate
 from trinity_core.builtins.buffers.store import Store, Write
 from trinity_core.errors import LeaseLost, LedgerError
 from trinity_core.protocols import Event, Position
 from trinity_core.types import Entry, Group, Lease
 
-G, P, D, U, E = tables.groups.c, tables.places.c, tables.payloads.c, tables.uses.c, tables.events.c
+G, P, U = tables.groups.c, tables.places.c, tables.uses.c
 _CHUNK = 500
 """Ids in one statement: old versions of SQLite take 999 values."""
-_PAGE = 1000
-_ORDER = (G.draw, G.sequence)
-_ENTRIES = (
-    sa.select(G.id, G.draw, G.version, G.uses, G.reward, G.source, G.sequence).where(G.run == _RUN).order_by(*_ORDER)
-)
-_STATUS = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(
-    G.run == _RUN, G.id == bindparam("i")
-)
-_PUT, _PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
-_IDS = bindparam("ids", expanding=True)
-_KNOWN = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(G.run == _RUN, G.id.in_(_IDS))
-_DRAWS = sa.select(P.place, P.draw).where(P.run == _RUN, P.place.in_(_IDS))
-_DATA = sa.select(D.id, D.data).where(D.run == _RUN, D.id.in_(_IDS))
-_TRAINED = sa.select(U.id).where(U.run == _RUN, U.step == bindparam("s"), U.id.in_(_IDS))
-_USE = sa.insert(tables.uses)
-_AGAIN = sa.update(tables.groups).where(G.run == _RUN, G.id == bindparam("i"))
-_AGAIN_DATA = sa.update(tables.payloads).where(D.run == _RUN, D.id == bindparam("i"))
-_READY = _ENTRIES.where(
-    G.status == "stored",
-    G.uses < bindparam("max_uses"),
-    sa.or_(G.lease.is_(None), G.until <= bindparam("now")),
-)
-_FREE = {"lease": None, "owner": None, "step": None, "until": 0.0}
-_CHANGE = sa.update(tables.groups).where(G.run == _RUN, G.id.in_(_IDS))
-_HOLD = _CHANGE.values({name: bindparam(name) for name in _FREE})
-_EXTEND = _CHANGE.values(until=bindparam("until"))
-_RELEASE, _COMMIT = _CHANGE.values(_FREE), _CHANGE.values({**_FREE, "uses": G.uses + 1})
-_EXPIRE = _CHANGE.values(status="expired", ended=bindparam("ended"))
-_OF_LEASE = sa.select(G.id).where(G.run == _RUN, G.lease == bindparam("l"))
-_EVENTS = sa.select(E.sequence, E.group_id, E.event, E.step, E.lineage, E.reason, E.owner).where(
-    E.run == _RUN, E.sequence > bindparam("after")
-).order_by(E.sequence).limit(_PAGE)  # fmt: skip
 
 
 class SqlLedger(SqlGate):
@@ -72,7 +41,7 @@ class SqlLedger(SqlGate):
             write.event(
                 "", "lineage", at.step, f"from step {at.step}, draw {at.draw}, {'ordered' if ordered else 'async'}"
             )
-            leased = sa.select(G.id, G.step, G.owner).where(mine, G.lease.is_not(None)).order_by(*_ORDER)
+            leased = sa.select(G.id, G.step, G.owner).where(mine, G.lease.is_not(None)).order_by(*sql.ORDER)
             self._free(write, write(leased).all(), why)
             lost = [row.id for row in write(sa.select(U.id).where(U.run == self._store.run, U.step > at.step))]
             for group_id in lost:
@@ -82,12 +51,12 @@ class SqlLedger(SqlGate):
             write(again.values(status="stored"))
             if ordered:
                 behind = (mine, G.draw >= at.draw, G.status != "voided")
-                for row in write(sa.select(G.id, G.draw).where(*behind).order_by(*_ORDER)).all():
+                for row in write(sa.select(G.id, G.draw).where(*behind).order_by(*sql.ORDER)).all():
                     write.event(row.id, "voided", at.step, f"lineage {meta.lineage} plays draw {row.draw} again")
                 write(sa.update(tables.groups).where(*behind).values(status="voided"))
             else:
                 dead = (mine, G.version > at.step, G.status == "stored")
-                for row in write(sa.select(G.id, G.version).where(*dead).order_by(*_ORDER)).all():
+                for row in write(sa.select(G.id, G.version).where(*dead).order_by(*sql.ORDER)).all():
                     write.event(row.id, "expired", at.step, common.did_not_survive(row.version, meta.lineage))
                 write(sa.update(tables.groups).where(*dead).values(status="expired", ended=at.step))
             open_places = sa.select(P.draw, P.owner).where(P.run == self._store.run).order_by(P.draw)
@@ -133,9 +102,9 @@ class SqlLedger(SqlGate):
             known: dict[str, str] = {}
             draws: dict[str, int] = {}
             for part in _chunks([group.id for group, _ in groups]):
-                known.update(row[:2] for row in write(_KNOWN, {**self._run, "ids": part}))
+                known.update(row[:2] for row in write(sql.KNOWN, {**self._run, "ids": part}))
             for part in _chunks([place for _, place in groups if place is not None]):
-                draws.update(tuple(row) for row in write(_DRAWS, {**self._run, "ids": part}))
+                draws.update(tuple(row) for row in write(sql.DRAWS, {**self._run, "ids": part}))
             ended: list[str] = []
             rows: list[dict[str, Any]] = []
             payloads: list[dict[str, Any]] = []
@@ -165,8 +134,8 @@ class SqlLedger(SqlGate):
             if ended:
                 write(_END_PLACE, [{**self._run, "p": place} for place in ended])
             if rows:
-                write(_PUT, rows)
-                write(_PUT_DATA, payloads)
+                write(sql.PUT, rows)
+                write(sql.PUT_DATA, payloads)
         return answers
 
     def _row(self, group: Group, sequence: int) -> dict[str, Any]:
@@ -181,15 +150,15 @@ class SqlLedger(SqlGate):
             "status": "stored",
             "ended": 0,
             "uses": 0,
-            **_FREE,
+            **sql.FREE,
         }
 
     def _again(self, write: Write, row: dict[str, Any], data: bytes) -> None:
         """Store a group under the id of one that was voided."""
         which = {**self._run, "i": row["id"]}
         write(sa.delete(tables.uses).where(U.run == self._store.run, U.id == row["id"]))
-        write(_AGAIN.values(row), which)
-        write(_AGAIN_DATA.values(data=data), which)
+        write(sql.AGAIN.values(row), which)
+        write(sql.AGAIN_DATA.values(data=data), which)
 
     def drop(
         self, group_id: str, event: Literal["filtered", "voided"], reason: str, *, place: str | None = None
@@ -197,13 +166,13 @@ class SqlLedger(SqlGate):
         common.check_drop(event)
         with self._store.write(self.lineage) as write:
             which = {**self._run, "i": group_id, "p": place}
-            found = write(_STATUS, which).first()
+            found = write(sql.STATUS, which).first()
             if found is not None and found.status != "voided":
                 if found.lease is not None and found.until > write.now:
                     raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])
                 self._free(write, [found] if found.lease is not None else [], "its lease ended")
                 write.meta.counted -= found.status == "stored" or found.uses > 0
-                write(_AGAIN.values(status="voided"), which)
+                write(sql.AGAIN.values(status="voided"), which)
             if place is not None:
                 write(_END_PLACE, which)
             write.event(group_id, event, write.meta.committed + 1, reason)
@@ -212,7 +181,7 @@ class SqlLedger(SqlGate):
         self._max_uses = max_uses
         with self._store.read() as connection:
             values = {**self._run, "max_uses": max_uses, "now": self._store.now(connection)}
-            return [Entry(*row) for row in connection.execute(_READY, values)]
+            return [Entry(*row) for row in connection.execute(sql.READY, values)]
 
     def lease(self, group_ids: Sequence[str], *, owner: str, step: int, ttl_s: float) -> Lease:
         ids = common.check_ids(group_ids, "lease")
@@ -224,29 +193,29 @@ class SqlLedger(SqlGate):
             first, *_ = [write.event(i, "leased", step, owner=owner) for i in ids]
             lease = Lease(common.lease_id(self.lineage, first), owner, step, tuple(ids))
             held = {"lease": lease.id, "owner": owner, "step": step, "until": write.now + ttl_s}
-            self._update(write, _HOLD, ids, held)
+            self._update(write, sql.HOLD, ids, held)
             return lease
 
     def renew(self, lease: Lease, ttl_s: float) -> None:
         with self._store.write(self.lineage) as write:
             self._held(write, lease, "renewal")
-            self._update(write, _EXTEND, lease.group_ids, {"until": write.now + ttl_s})
+            self._update(write, sql.EXTEND, lease.group_ids, {"until": write.now + ttl_s})
 
     def commit(self, lease: Lease, step: int) -> None:
         with self._store.write(self.lineage) as write:
             self._held(write, lease, "commit")
             for part in _chunks(lease.group_ids):
-                if (row := write(_TRAINED, {**self._run, "s": step, "ids": part}).first()) is not None:
+                if (row := write(sql.TRAINED, {**self._run, "s": step, "ids": part}).first()) is not None:
                     raise LedgerError(f"commit: step {step} has already trained group {row.id}")
-            write(_USE, [{"run": self._store.run, "id": i, "step": step} for i in lease.group_ids])
-            self._update(write, _COMMIT, lease.group_ids)
+            write(sql.USE, [{"run": self._store.run, "id": i, "step": step} for i in lease.group_ids])
+            self._update(write, sql.COMMIT, lease.group_ids)
             for i in lease.group_ids:
                 write.event(i, "committed", step, owner=lease.owner)
             write.meta.committed = max(write.meta.committed, step)
 
     def release(self, lease: Lease) -> None:
         with self._store.write(self.lineage) as write:
-            held = {row.id for row in write(_OF_LEASE, {**self._run, "l": lease.id})}
+            held = {row.id for row in write(sql.OF_LEASE, {**self._run, "l": lease.id})}
             rows = [row for row in self._known(write, lease.group_ids) if row.id in held]
             self._free(write, rows, "given back")
 
@@ -257,7 +226,7 @@ class SqlLedger(SqlGate):
                 raise common.cannot_lease([f"{i} is leased and cannot expire" for i in leased])
             self._free(write, [row for row in rows if row.lease is not None], "its lease ended")
             step = write.meta.committed + 1
-            self._update(write, _EXPIRE, [row.id for row in rows], {"ended": step})
+            self._update(write, sql.EXPIRE, [row.id for row in rows], {"ended": step})
             for row in rows:
                 write.event(row.id, "expired", step, reason)
                 write.meta.counted -= row.uses == 0
@@ -266,7 +235,7 @@ class SqlLedger(SqlGate):
         stored: dict[str, bytes] = {}
         with self._store.read() as connection:
             for part in _chunks(group_ids):
-                rows = connection.execute(_DATA, {**self._run, "ids": part})
+                rows = connection.execute(sql.DATA, {**self._run, "ids": part})
                 stored.update((row.id, bytes(row.data)) for row in rows)
         if missing := [i for i in group_ids if i not in stored]:
             raise common.unknown(missing)
@@ -275,19 +244,19 @@ class SqlLedger(SqlGate):
     def events(self, after: int = 0) -> Iterator[Event]:
         while True:
             with self._store.read() as connection:
-                page = connection.execute(_EVENTS, {**self._run, "after": after}).all()
+                page = connection.execute(sql.EVENTS, {**self._run, "after": after}).all()
             yield from (Event(*row) for row in page)
-            if len(page) < _PAGE:
+            if len(page) < sql.PAGE:
                 return
             after = page[-1].sequence
 
     def entries(self) -> list[Entry]:
         with self._store.read() as connection:
-            return [Entry(*row) for row in connection.execute(_ENTRIES, self._run)]
+            return [Entry(*row) for row in connection.execute(sql.ENTRIES, self._run)]
 
     def groups(self, *, before_draw: int | None = None) -> Iterator[Group]:
         """Every group that was not voided, in order of draw; with ``before_draw`` only those of earlier draws."""
-        query = sa.select(G.id).where(G.run == _RUN, G.status != "voided").order_by(*_ORDER)
+        query = sa.select(G.id).where(G.run == _RUN, G.status != "voided").order_by(*sql.ORDER)
         with self._store.read() as connection:
             chosen = query if before_draw is None else query.where(G.draw < before_draw)
             ids = [row.id for row in connection.execute(chosen, self._run)]
@@ -299,7 +268,7 @@ class SqlLedger(SqlGate):
         """Rows of these groups, in the order asked for."""
         found: dict[str, Row[Any]] = {}
         for part in _chunks(group_ids):
-            found.update((row.id, row) for row in write(_KNOWN, {**self._run, "ids": part}))
+            found.update((row.id, row) for row in write(sql.KNOWN, {**self._run, "ids": part}))
         if missing := [i for i in group_ids if i not in found]:
             raise common.unknown(missing)
         return [found[i] for i in group_ids]
@@ -313,12 +282,12 @@ class SqlLedger(SqlGate):
         return f"{row.id} is leased" if row.lease is not None and row.until > now else None
 
     def _held(self, write: Write, lease: Lease, what: str) -> None:
-        held = {row.id for row in write(_OF_LEASE, {**self._run, "l": lease.id})}
+        held = {row.id for row in write(sql.OF_LEASE, {**self._run, "l": lease.id})}
         if held != set(lease.group_ids):
             raise common.lease_lost(lease, what)
 
     def _free(self, write: Write, rows: Sequence[Row[Any]], reason: str) -> None:
-        self._update(write, _RELEASE, [row.id for row in rows])
+        self._update(write, sql.RELEASE, [row.id for row in rows])
         for row in rows:
             write.event(row.id, "released", row.step, reason, row.owner)
 
