@@ -40,8 +40,8 @@ async def explore(run: Run, source: Source) -> None:
     at_once = max(1, config.explorer.max_concurrent // config.algorithm.group_size)
     filling = Filling(run)
     playing: set[asyncio.Task[None]] = set()
-    ended = False
-    """Whether play has just ended: most likely its step is full. Entering is a write, so then it is looked first."""
+    full = False
+    """Whether all places are taken, as far as is known: trying to enter is a write, so then it is looked first."""
     try:
         while not source.over:
             if engine.version < 0 or (not gate.ordered and source.newest() > engine.version):
@@ -51,7 +51,7 @@ async def explore(run: Run, source: Source) -> None:
             room = 10**9 if lockstep else at_once - len(playing)
             if run.reserved or (lockstep and playing):
                 room = 0
-            openings = filling.enter(room) if room > 0 and not ended else []
+            openings = filling.enter(room) if room > 0 and not full else []
             if lockstep and openings:
                 playing.add(asyncio.create_task(play(run, openings)))
             else:
@@ -60,7 +60,7 @@ async def explore(run: Run, source: Source) -> None:
                 done, playing = await asyncio.wait(playing, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()  # a failure of play ends the loop
-                ended = not playing and not gate.alone
+                full = not playing and not gate.alone
             elif gate.alone:
                 break  # every place is taken and every draw has ended
             elif not openings:
@@ -70,9 +70,9 @@ async def explore(run: Run, source: Source) -> None:
                 wanted = gate.version_for(ledger.taken())
                 if wanted > engine.version:
                     await fetch(run, source, wanted)
-                elif not ended:
+                elif not full:
                     await run.bell.wait(0.1)
-                ended = False
+                full = wanted > engine.version
     finally:
         for task in playing:
             task.cancel()

@@ -25,6 +25,7 @@ def plan_of(
     samples = config.groups_per_step * algorithm.group_size
     gives = {slot: ", ".join(sorted(part.component.gives())) for slot, part in config.slots("tasksets").items()}
     plays = not gives or not all(gives.values())
+    warmup = f" after {how_many(optim.warmup_updates, 'update')} of warm-up" if optim.warmup_updates else ""
     described = run.backend.describe() if run.backend is not None else {}
     model = [("path", config.model.path), *described.items()]
     if config.mode == "bench":
@@ -49,7 +50,7 @@ def plan_of(
                 f"{how_many(optim.epochs, 'epoch')} × {how_many(optim.mini_batches, 'mini-batch', 'mini-batches')} = {optim.epochs * optim.mini_batches}",
             ),
             *([("tokens", f"at most {samples * limit:,} sampled")] if plays else []),
-            ("lr", f"{optim.lr:g}, {optim.schedule}"),
+            ("lr", f"{optim.lr:g}, {optim.schedule}{warmup}"),
         ],
         "the run": [
             ("mode", config.mode),
