@@ -55,8 +55,8 @@ def attempt(rng: np.random.Generator, task: Task, number: int, tokens: int) -> A
     return Attempt([experience], text="13", messages=talk, score=Ok(1.0, {"exact": 1.0}), index=number, task=task)
 
 
-def write(folder: str, name: str) -> None:
-    """One explorer: places as the gate gives them, a group for each."""
+def write(folder: str, name: str, together: bool) -> None:
+    """One explorer: places as the gate gives them, a group for each; ``together``: put as one, as a run does with what ends together."""
     ledger = SQLBuffer().ledger(Path(folder), RUN, create=False)
     ledger.join()
     made = [group(np.random.default_rng(seed)) for seed in range(4)]
@@ -64,21 +64,24 @@ def write(folder: str, name: str) -> None:
         newest = ledger.newest()
         version = newest[0] if newest else 0
         openings = ledger.enter(name, 8, (version + 3) * STEP, version=version, ttl_s=60.0)
+        played: list[tuple[Group, str | None]] = []
         for opening in openings:
             one = dataclasses.replace(made[opening.draw % len(made)], id=f"{RUN}/{opening.draw:08d}", draw=opening.draw)
-            ledger.put(one, place=opening.place)
+            played.append((one, opening.place))
+        for some in [played] if together else [[one] for one in played]:
+            ledger.put_all(some)
         if not openings:
             time.sleep(0.001)
     ledger.close()
 
 
-def rate(folder: Path, steps: int, windows: int = 5) -> list[float]:
+def rate(folder: Path, steps: int, windows: int = 5, *, together: bool) -> list[float]:
     """Experiences a second, over each of ``windows`` equal parts of ``steps`` steps."""
     ledger = SQLBuffer().ledger(folder, RUN, create=True)
     ledger.begin(None, ordered=False)
     ledger.announce(0, "")
     start = multiprocessing.get_context("spawn")
-    writers = [start.Process(target=write, args=(str(folder), f"explorer-{n}")) for n in (1, 2)]
+    writers = [start.Process(target=write, args=(str(folder), f"explorer-{n}", together)) for n in (1, 2)]
     for writer in writers:
         writer.start()
     moments, size = [], steps // windows
@@ -179,12 +182,14 @@ def main() -> None:
     sizes = tuple(size for size in SIZES if size <= given.largest)
     busy = common.quiet_or_warn()
     root = Path(tempfile.mkdtemp(prefix="buffer-", dir=given.folder))
-    folders = {name: root / name for name in ("rate", "flat", "waiting")}
+    folders = {name: root / name for name in ("rate", "alone", "flat", "waiting")}
     try:
         for folder in folders.values():
             folder.mkdir()
-        rates = rate(folders["rate"], given.steps)
+        rates = rate(folders["rate"], given.steps, together=True)
         shutil.rmtree(folders["rate"])
+        alone = rate(folders["alone"], given.steps, together=False)
+        shutil.rmtree(folders["alone"])
         table = flat(folders["flat"], sizes)
         shutil.rmtree(folders["flat"])
         looks = waiting(folders["waiting"], sizes)
@@ -200,6 +205,7 @@ def main() -> None:
     grown = {name: row[sizes[-1]] / row[sizes[0]] for name, row in table.items()}
     figures = {
         "experiences_per_s": common.median(rates),
+        "experiences_of_single_groups_per_s": common.median(alone),
         **{f"group_{size}_ms": 1e3 * seconds for size, seconds in of_a_group.items()},
         "group_x": of_a_group[sizes[-1]] / of_a_group[sizes[0]],
         "largest_growth_x": max(grown.values()),
@@ -207,7 +213,8 @@ def main() -> None:
     }
     notes = [
         f"experiences of {9 * TOKENS:,} bytes, {ATTEMPTS} a group, two processes put, one leases, reads and commits; median of "
-        f"{len(rates)} parts of the run: {', '.join(f'{r:,.0f}' for r in rates)}",
+        f"{len(rates)} parts of the run: {', '.join(f'{r:,.0f}' for r in rates)}; up to eight groups that end together are put as one, "
+        "as in a run; for experiences_of_single_groups each alone",
         f"group_N_ms: {', '.join(OF_A_GROUP)} of one group with N trained groups in the ledger; medians of {ROUNDS}",
         f"largest growth from {sizes[0]:,} to {sizes[-1]:,} groups: {max(grown, key=lambda name: grown[name])}",
     ]

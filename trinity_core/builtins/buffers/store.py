@@ -270,7 +270,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection, timeout_s: float) -> None:
-    """Begin; a writer first waits for the file. SQLite's own wait sleeps up to 100 ms at a time: too long for short writes."""
+    """Begin; a writer first waits for the file. SQLite's own wait sleeps up to 100 ms at a time: too long for
+    writes of a few."""
     raw: Any = connection.connection.dbapi_connection
     if not connection.get_execution_options().get(_WRITES):
         raw.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
@@ -285,5 +286,5 @@ def _begin_sqlite(connection: Connection, timeout_s: float) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 break
-            time.sleep(random.uniform(0.0002, 0.002))
+            time.sleep(random.uniform(0.0001, 0.0005))
     connection.exec_driver_sql("BEGIN IMMEDIATE")  # the last try, whose error is reported
