@@ -6,7 +6,14 @@ way to the engine; the *overhead* of a step is all the rest of its wall time, wa
 tokenizing, rewards, ledger, receipts, assembling, packing, credit, statistics, metrics, trackers. Both are taken by a clock
 around the calls into the model, from outside; the product is not changed. What happens beside the model, on another thread while
 it computes, is not overhead. The first step is left out; checkpoints are reported
-apart. It exits 1 where the overhead is 2 % of a step or more, or a full ledger makes it grow by as much.
+apart.
+
+*waiting, loop* is what has no name of its own: the event loop with the attempts it plays, and its waits for threads and for the
+reward's process; *inside a wave* and *inside an update* are what engine and backend do around their products (rows, packing,
+counting); *what moved* is the comparison of weights before and after the optimizer; *assembling, credit* turns groups into a batch
+with advantages. A name's figure is a median of its own, so they do not add up exactly.
+
+It exits 1 where the overhead is 2 % of a step or more, or a full ledger makes it grow by as much.
 """
 
 from __future__ import annotations

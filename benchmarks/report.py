@@ -35,6 +35,7 @@ NAMES = (
     "gpu",
 )
 """In the order in which they run and stand on the page."""
+NOT_RUN = {"failed": "it was not run yet"}
 UNITS = {
     "_per_s": "/s",
     "_ms": " ms",
@@ -113,7 +114,7 @@ def public(text: str) -> str:
 
 def page(results: dict[str, dict]) -> str:
     """docs/performance.md: where and what was measured, one table, then what each benchmark means."""
-    done = {name: results.get(name, {"failed": "it was not run yet"}) for name in NAMES}
+    done = {name: results.get(name, NOT_RUN) for name in NAMES}
     measured = [result for result in done.values() if "failed" not in result]
     lines = [
         "# Performance",
@@ -130,7 +131,8 @@ def page(results: dict[str, dict]) -> str:
     lines += [
         "",
         "The last word of a figure is its unit: `_s` seconds, `_ms` milliseconds, `_mb` MiB, `_per_s` each second; `_ratio` is a quotient of two figures of "
-        "the same run, `_share` a part of 1. What is *not measured* had no device or no environment to run in.",
+        "the same run, `_share` a part of 1; a share or quotient is the median over steps, not that of the medians beside it. *Cells* are tokens that are computed: "
+        "what sequences share counts once. What is *not measured* had no device or no environment to run in.",
     ]
     here = told_machine(newest(measured)["machine"]) if measured else ""
     for name, result in done.items():
@@ -179,7 +181,7 @@ def shown_dates(dates: list[str]) -> str:
 def rows(name: str, result: dict) -> list[str]:
     """Lines of the table."""
     if "failed" in result:
-        return [f"| {name} | – | not measured: {cell(result['failed'])} | | no |"]
+        return [f"| {name} | – | not measured: {cell(result['failed'])} | | {'' if result is NOT_RUN else '**no**'} |"]
     if all(value is None for value in result["figures"].values()):
         return [f"| {name} | – | {cell('; '.join(result['notes']))} | | |"]
     lines = []

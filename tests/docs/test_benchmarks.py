@@ -60,8 +60,8 @@ def test_what_was_not_measured_misses_its_limit(capsys):
 
 def test_a_benchmark_that_failed_stands_on_the_page_with_the_reason():
     page = report.page({"memory": {"failed": "exit status 1: no disk", "commit": "0", "date": "2020-01-01"}})
-    assert "| memory | – | not measured: exit status 1: no disk | | no |" in page
-    assert "| gpu | – | not measured: it was not run yet | | no |" in page
+    assert "| memory | – | not measured: exit status 1: no disk | | **no** |" in page
+    assert "| gpu | – | not measured: it was not run yet | |  |" in page
 
 
 def test_paths_of_this_machine_are_not_published():
