@@ -1,5 +1,5 @@
 """The gradient of SmolLM2-135M in float32 under every combination of the switches that save work or memory, beside an independent
-plain padded transformers loop on the same stored batch; nothing is sampled.
+plain padded transformers loop in float64 on the same stored batch; nothing is sampled.
 
 The switches are those of the backend ``local``: ``share_prefix``, ``gradient_checkpointing``, ``skip_inert``, and ``micro_tokens``
 such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do answers of two
@@ -76,8 +76,8 @@ def apart(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 
 
 class Descent:
-    """Plain SGD from ``start``. What it changes is summed apart from the weights: float32 weights of 0.1 hold a change of 1e-6 to
-    a hundredth of it."""
+    """Plain SGD from ``start``, whose weights are float32 on either side. What it changes is summed apart from them: float32 weights
+    of 0.1 hold a change of 1e-6 to a hundredth of it."""
 
     def __init__(self, weights: Sequence[Tensor], start: Sequence[Tensor]) -> None:
         self.weights, self.start, self.change = weights, start, [torch.zeros_like(s) for s in start]
@@ -85,20 +85,22 @@ class Descent:
 
     @torch.no_grad()
     def step(self, gradient: Sequence[Tensor]) -> None:
-        torch._foreach_add_(self.change, gradient, alpha=-SGD_LR)
+        for change, part in zip(self.change, gradient, strict=True):
+            change.add_(part.float(), alpha=-SGD_LR)
         self.put()
 
     @torch.no_grad()
     def put(self) -> None:
         for weight, start, change in zip(self.weights, self.start, self.change, strict=True):
-            torch.add(start, change, out=weight.data)
+            weight.data.copy_(start + change)
 
 
 class PlainLoop:
-    """Padded rows through transformers, logits of every token, one loss over all action tokens; nothing of this package's."""
+    """Padded rows through transformers, logits of every token, one loss over all action tokens; nothing of this package's. In float64:
+    in float32 its own gradient is 1e-5 from this one, on processors without AVX512."""
 
     def __init__(self) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(resolve_model(MODEL), dtype=torch.float32).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(resolve_model(MODEL), dtype=torch.float32).double().eval()
         self.weights = list(self.model.parameters())
 
     def gradient(self, made: TrainBatch) -> list[Tensor]:
@@ -114,8 +116,7 @@ class PlainLoop:
         self.model.zero_grad()
         with torch.enable_grad():
             logits = self.model(input_ids=ids, attention_mask=mask).logits
-            # products are float32, this is not: torch's float32 log_softmax sums a vocabulary so that the gradient is 2e-5 off
-            logp = torch.log_softmax(logits[row_N, column_N - 1].double(), -1)
+            logp = torch.log_softmax(logits[row_N, column_N - 1], -1)
             logp_N = logp.gather(1, ids[row_N, column_N][:, None])[:, 0]
             (-(torch.from_numpy(made.advantage_N) * logp_N).sum() / made.num_actions).backward()
         return [p.grad for p in self.weights]
@@ -134,10 +135,10 @@ class Reference:
     @torch.no_grad()
     def of(cls, made: TrainBatch) -> Reference:
         plain, gradients = PlainLoop(), []
-        start = [p.clone() for p in plain.weights]
+        start = [p.float() for p in plain.weights]
         sgd = Descent(plain.weights, start)
         for _ in range(STEPS):
-            gradients.append(plain.gradient(made))
+            gradients.append([g.float() for g in plain.gradient(made)])
             sgd.step(gradients[-1])
         put(plain.weights, start)
         optimizer = torch.optim.AdamW(plain.weights, lr=ADAMW.lr, betas=ADAMW.betas, eps=ADAMW.eps, weight_decay=0.0)
@@ -148,7 +149,7 @@ class Reference:
 
 
 def moved(weights: Sequence[Tensor], start: Sequence[Tensor]) -> list[Tensor]:
-    return [p.detach() - s for p, s in zip(weights, start, strict=True)]
+    return [(p.detach() - s).float() for p, s in zip(weights, start, strict=True)]
 
 
 def put(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
