@@ -1,10 +1,11 @@
 """The gradient of SmolLM2-135M in float32 under every combination of the switches that save work or memory, beside an independent
-plain padded transformers loop in float64 on the same stored batch; nothing is sampled.
+plain padded transformers loop on the same stored batch; nothing is sampled.
 
 The switches are those of the backend ``local``: ``share_prefix``, ``gradient_checkpointing``, ``skip_inert``, and ``micro_tokens``
 such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do answers of two
 of them, lengths are unequal, and one group is without credit. Each combination takes five steps three times: from the weights that
-the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW.
+the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW. What float32 is worth here is told by both sides' distance from the
+same loop in float64.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def apart(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 
 
 class Descent:
-    """Plain SGD from ``start``, whose weights are float32 on either side. What it changes is summed apart from them: float32 weights
-    of 0.1 hold a change of 1e-6 to a hundredth of it."""
+    """Plain SGD from ``start``. What it changes is summed apart from the weights: float32 weights of 0.1 hold a change of 1e-6 to
+    a hundredth of it."""
 
     def __init__(self, weights: Sequence[Tensor], start: Sequence[Tensor]) -> None:
         self.weights, self.start, self.change = weights, start, [torch.zeros_like(s) for s in start]
@@ -86,7 +87,7 @@ class Descent:
     @torch.no_grad()
     def step(self, gradient: Sequence[Tensor]) -> None:
         for change, part in zip(self.change, gradient, strict=True):
-            change.add_(part.float(), alpha=-SGD_LR)
+            change.add_(part, alpha=-SGD_LR)
         self.put()
 
     @torch.no_grad()
@@ -96,11 +97,10 @@ class Descent:
 
 
 class PlainLoop:
-    """Padded rows through transformers, logits of every token, one loss over all action tokens; nothing of this package's. In float64:
-    in float32 its own gradient is 1e-5 from this one, on processors without AVX512."""
+    """Padded rows through transformers, logits of every token, one loss over all action tokens; nothing of this package's."""
 
-    def __init__(self) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(resolve_model(MODEL), dtype=torch.float32).double().eval()
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(resolve_model(MODEL), dtype=torch.float32).to(dtype).eval()
         self.weights = list(self.model.parameters())
 
     def gradient(self, made: TrainBatch) -> list[Tensor]:
@@ -116,7 +116,8 @@ class PlainLoop:
         self.model.zero_grad()
         with torch.enable_grad():
             logits = self.model(input_ids=ids, attention_mask=mask).logits
-            logp = torch.log_softmax(logits[row_N, column_N - 1], -1)
+            # products are float32, this is not: torch's float32 log_softmax sums a vocabulary so that the gradient is 2e-5 off
+            logp = torch.log_softmax(logits[row_N, column_N - 1].double(), -1)
             logp_N = logp.gather(1, ids[row_N, column_N][:, None])[:, 0]
             (-(torch.from_numpy(made.advantage_N) * logp_N).sum() / made.num_actions).backward()
         return [p.grad for p in self.weights]
@@ -128,28 +129,38 @@ class Reference:
 
     start: list[Tensor]
     gradients: list[list[Tensor]]
+    exact: list[list[Tensor]]
+    """Those of the loop in float64, at the same weights; kept in float32."""
     sgd: list[Tensor]
     adamw: list[Tensor]
+
+    @property
+    def from_exact(self) -> float:
+        """How far float32 takes the plain loop from float64, at most."""
+        return max(apart(one, exact) for one, exact in zip(self.gradients, self.exact, strict=True))
 
     @classmethod
     @torch.no_grad()
     def of(cls, made: TrainBatch) -> Reference:
-        plain, gradients = PlainLoop(), []
-        start = [p.float() for p in plain.weights]
+        plain, double, gradients, exact = PlainLoop(), PlainLoop(torch.float64), [], []
+        start = [p.clone() for p in plain.weights]
         sgd = Descent(plain.weights, start)
         for _ in range(STEPS):
-            gradients.append([g.float() for g in plain.gradient(made)])
+            put(double.weights, plain.weights)
+            exact.append([g.float() for g in double.gradient(made)])
+            gradients.append(plain.gradient(made))
             sgd.step(gradients[-1])
+        del double
         put(plain.weights, start)
         optimizer = torch.optim.AdamW(plain.weights, lr=ADAMW.lr, betas=ADAMW.betas, eps=ADAMW.eps, weight_decay=0.0)
         for _ in range(STEPS):
             plain.gradient(made)
             optimizer.step()
-        return cls(start, gradients, sgd.change, moved(plain.weights, start))
+        return cls(start, gradients, exact, sgd.change, moved(plain.weights, start))
 
 
 def moved(weights: Sequence[Tensor], start: Sequence[Tensor]) -> list[Tensor]:
-    return [(p.detach() - s).float() for p, s in zip(weights, start, strict=True)]
+    return [p.detach() - s for p, s in zip(weights, start, strict=True)]
 
 
 def put(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -164,6 +175,8 @@ class Found:
     micro_batches: int
     gradients: list[float]
     """Distance at each step, from the reference's weights."""
+    exact: list[float]
+    """That from the loop in float64."""
     sgd: float
     """Distance of what five steps of SGD changed."""
     adamw: float
@@ -189,9 +202,15 @@ def beside(reference: Reference, made: TrainBatch, config: Local) -> Found:
         return [p.grad for p in weights]
 
     distances: list[float] = []
+    from_exact: list[float] = []
     theirs = Descent(weights, reference.start)
-    for wanted in reference.gradients:
-        update(made, lambda wanted=wanted: distances.append(apart(gradient(), wanted)))
+    for wanted, exact in zip(reference.gradients, reference.exact, strict=True):
+
+        def measure(wanted: list[Tensor] = wanted, exact: list[Tensor] = exact) -> None:
+            distances.append(apart(gradient(), wanted))
+            from_exact.append(apart(gradient(), exact))
+
+        update(made, measure)
         theirs.step(wanted)
     ours = Descent(weights, reference.start)
     for _ in range(STEPS):
@@ -208,7 +227,7 @@ def beside(reference: Reference, made: TrainBatch, config: Local) -> Found:
     share = live.policy.shares_prefixes
     cuts, _ = plan(made, scope=objective.scope, max_tokens=config.micro_tokens, rows=rows, share=share)
     live.close()
-    return Found(len(cuts), distances, sgd, end, skipped)
+    return Found(len(cuts), distances, from_exact, sgd, end, skipped)
 
 
 def main() -> None:
@@ -221,7 +240,7 @@ def main() -> None:
         found.append(beside(reference, made, Local(**switches)))
         one, named = found[-1], ", ".join(f"{name} {value}" for name, value in switches.items())
         print(
-            f"{named}: {one.micro_batches} micro-batches, gradient {max(one.gradients):.1e}, "
+            f"{named}: {one.micro_batches} micro-batches, gradient {max(one.gradients):.1e} ({max(one.exact):.1e} from float64), "
             f"SGD {one.sgd:.1e}, AdamW {one.adamw:.1e}",
             flush=True,
         )
@@ -229,6 +248,8 @@ def main() -> None:
         "combinations": len(found),
         "gradient_largest": max(max(one.gradients) for one in found),
         "gradient_median": common.median(value for one in found for value in one.gradients),
+        "gradient_from_float64_largest": max(max(one.exact) for one in found),
+        "plain_from_float64_largest": reference.from_exact,
         "sgd_largest": max(one.sgd for one in found),
         "skipped_gradient_largest": max(one.skipped for one in found if one.skipped is not None),
         "adamw_largest": max(one.adamw for one in found),
@@ -239,6 +260,7 @@ def main() -> None:
     notes = [
         f"{len(made)} sequences of {int(made.lengths_B().min())} to {int(made.lengths_B().max())} tokens, as {', '.join(map(str, counts[:-1]))} or {counts[-1]} micro-batches",
         f"gradient: norm of the difference from the plain loop's gradient, relative to its norm, at each of {STEPS} steps and each from the plain loop's weights",
+        "from_float64: the same distance of either side from the plain loop in float64: what float32 costs on this processor, whoever computes",
         f"sgd: the same of what {STEPS} steps of SGD at a learning rate of {SGD_LR:g} changed of the weights, each side by its own gradients",
         "skipped_gradient: norm of the gradient of the sequences that skip_inert leaves out, computed where it is off",
         f"adamw: the same as sgd after {STEPS} steps of AdamW at {ADAMW.lr:g} without clipping, reported and not judged: AdamW divides each gradient by its own size, so an element of which only rounding is left moves as far as any other, to either side",
