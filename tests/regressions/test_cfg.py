@@ -68,6 +68,8 @@ def joined(tmp_path_factory):
     """A trainer's folder to join."""
     folder = tmp_path_factory.mktemp("join") / "run"
     run(*FAKE, "buffer=sql", "steps=1", f"out={folder}")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("\nmode: both\n", "\nmode: train\n"))
     return folder
 
 
