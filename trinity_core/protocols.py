@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trinity_core.errors import LeaseLost
+from trinity_core.errors import LeaseLost, RunError
 from trinity_core.types import (
     Attempt,
     Completion,
@@ -289,8 +289,9 @@ class Ledger:
 
     def put_all(self, groups: Sequence[tuple[Group, str | None]]) -> list[bool | LeaseLost]:
         """:meth:`put` of several groups, each with its place or ``None``, in this order. What ``put`` would return for each; what it
-        would refuse because the place fell back is among the answers, and the others are stored. Best as one write: what ends
-        together is then stored in hardly more time than one group."""
+        would refuse because the place fell back is among the answers, and the others are stored. Raises what ``put`` raises
+        for any other reason (a fence, a place of another draw); groups before it may be stored then. Best as one write: what
+        ends together is then stored in hardly more time than one group."""
         answers: list[bool | LeaseLost] = []
         for group, place in groups:
             try:
@@ -605,8 +606,6 @@ class LiveEngine:
         """The wave, each answer as soon as it is there: (place among ``requests``, completion), so that scoring and storing go on
         beside what is still sampled (default: all of :meth:`generate_wave` at its end, or :class:`RunError` where their number is
         wrong)."""
-        from trinity_core.errors import RunError
-
         completions = await self.generate_wave(requests)
         if len(completions) != len(requests):
             raise RunError(f"the engine returned {len(completions)} completions for a wave of {len(requests)}")

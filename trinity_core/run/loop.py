@@ -125,20 +125,21 @@ async def store(run: Run, played: Sequence[tuple[Played, str]]) -> None:
     try:
         for one, place in played:
             groups, why = await keep(run, one)
+            if why is not None:
+                put(run, kept)  # the history tells what became of each draw in their order
+                kept = []
+                run.ledger.drop(one.group.id, *why, place=place)
+                continue
             # what an operator makes of a group belongs to its draw, under ids of the kernel's
-            named = [
-                dataclasses.replace(
-                    group, id=f"{one.group.id}+{number}" if number else one.group.id, draw=one.group.draw
-                )
-                for number, group in enumerate(groups)
-            ]
-            kept += [(group, place) for group in named[:1]]
-            if why is not None or run.operators:
-                stored, kept = put(run, kept), []
-                if why is not None:
-                    run.ledger.drop(one.group.id, *why, place=place)
-                elif stored:
-                    put(run, [(group, None) for group in named[1:]])
+            first, *more = (
+                dataclasses.replace(group, id=f"{one.group.id}+{n}" if n else one.group.id, draw=one.group.draw)
+                for n, group in enumerate(groups)
+            )
+            kept.append((first, place))
+            if run.operators:
+                if put(run, kept):  # of a draw that came too late nothing is stored
+                    put(run, [(group, None) for group in more])
+                kept = []
         put(run, kept)
     finally:
         run.bell.ring()

@@ -166,7 +166,7 @@ class SqlLedger(SqlGate):
         common.check_drop(event)
         with self._store.write(self.lineage) as write:
             which = {**self._run, "i": group_id, "p": place}
-            found = write(sql.STATUS, which).first()
+            found = write(sql.KNOWN, {**self._run, "ids": [group_id]}).first()
             if found is not None and found.status != "voided":
                 if found.lease is not None and found.until > write.now:
                     raise common.cannot_lease([f"{group_id} is leased and cannot be dropped"])

@@ -14,9 +14,6 @@ ORDER = (G.draw, G.sequence)
 ENTRIES = (
     sa.select(G.id, G.draw, G.version, G.uses, G.reward, G.source, G.sequence).where(G.run == _RUN).order_by(*ORDER)
 )
-STATUS = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(
-    G.run == _RUN, G.id == bindparam("i")
-)
 PUT, PUT_DATA = sa.insert(tables.groups), sa.insert(tables.payloads)
 IDS = bindparam("ids", expanding=True)
 KNOWN = sa.select(G.id, G.status, G.uses, G.lease, G.owner, G.step, G.until).where(G.run == _RUN, G.id.in_(IDS))
