@@ -65,8 +65,11 @@ class Text(Taskset):
         return frozenset({"expert"})
 
 
-def words_on_a_model(preset: str, model: Path) -> list[str]:
-    """The words of two steps of ``preset`` on a model folder: rewards that any text gets, short answers."""
+def words_on_a_model(preset: str, model: Path, teacher: Path) -> list[str]:
+    """The words of two steps of ``preset`` on a model folder: rewards that any text gets, short answers.
+
+    ``teacher`` is the folder of other weights: a model that is its own teacher has nothing to learn.
+    """
     words = [
         f"model.path={model}",
         "model.dtype=float32",
@@ -92,5 +95,5 @@ def words_on_a_model(preset: str, model: Path) -> list[str]:
     if preset == "cpt":
         words = [word for word in words if DIGITS not in word and word != "taskset=[]"]
     if preset in TAUGHT:
-        words.append(f"teacher.path={model}")
+        words += [f"teacher.path={teacher}", "teacher.dtype=float32"]
     return words

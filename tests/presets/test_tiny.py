@@ -22,10 +22,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("model") / "other", seed=1)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_trains_a_real_model(preset: str, tiny: Path, tmp_path: Path) -> None:
+def test_a_preset_trains_a_real_model(preset: str, tiny: Path, other: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    words = words_on_a_model(preset, tiny)
+    words = words_on_a_model(preset, tiny, teacher=other)
     summary = start(check(compose(words)), words, out=tmp_path / "out")
     assert (summary["status"], summary["steps"]) == ("finished", 2)
     steps = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
