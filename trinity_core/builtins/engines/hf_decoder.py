@@ -66,15 +66,31 @@ class Product:
         """Use the layers' own weights again."""
         self._weight = self._bias = None
 
-    def take(self, *, packed: bool) -> None:
-        """Copy the layers' weights as they are now. ``packed``: into the processor's own layout."""
+    def pack(self) -> None:
+        """Copy the layers' weights as they are now into the processor's own layout."""
         self._weight = None  # its memory goes first
         parts = [layer.weight.to(self.compute) for layer in self.layers]
         weight = torch.cat(parts) if len(parts) > 1 else parts[0].detach()
         biases = [layer.bias.to(self.compute) for layer in self.layers if layer.bias is not None]
         self._bias = torch.cat(biases) if biases else None
-        self._packed = packed
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64) if packed else weight
+        self._packed = True
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+
+    def room(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Make room for a copy of the layers' weights: each part of it, and what is to be copied there."""
+        if self._weight is None or self._packed:
+            sizes = [layer.out_features for layer in self.layers]
+            self._weight = None  # its memory goes first
+            self._weight = self.layers[0].weight.new_empty(sum(sizes), self.layers[0].in_features, dtype=self.compute)
+            biased = self.layers[0].bias is not None
+            self._bias = self._weight.new_empty(sum(sizes)) if biased else None
+            self._packed = False
+        start = 0
+        for layer in self.layers:
+            rows = slice(start, start := start + layer.out_features)
+            yield self._weight[rows], layer.weight.detach()
+            if self._bias is not None:
+                yield self._bias[rows], layer.bias.detach()
 
     def __call__(self, x_TI: Tensor) -> Tensor:
         if self._weight is None:
@@ -150,9 +166,14 @@ class Decoder:
         seen = torch.cat([p.detach().flatten()[:: p.numel() // 64 + 1].to(self.wide) for p in self._parameters])
         if state == self._state and self._seen is not None and torch.equal(seen, self._seen):
             return
-        for product in self._products():
-            if narrow or product.widens:
-                product.take(packed=packed)
+        self._state = None  # a copy that breaks off is none
+        if packed:
+            for product in self._products():
+                if narrow or product.widens:
+                    product.pack()
+        else:  # in one call, during which other threads of Python may run
+            held, own = zip(*(part for product in self._products() for part in product.room()))
+            torch._foreach_copy_(held, own)
         self._state, self._seen = state, seen
 
     def _products(self) -> Iterator[Product]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -31,6 +32,8 @@ from trinity_core.openmp import release_workers
 from trinity_core.protocols import LiveEngine, RunContext
 from trinity_core.rollout.tokenizer import HFTokenizer
 from trinity_core.types import Completion, Key, Receipt, Request, Scores, Weights
+
+log = logging.getLogger(__name__)
 
 
 class LiveHF(LiveEngine):
@@ -142,12 +145,24 @@ class LiveHF(LiveEngine):
         if in_flight == "abort":
             for wave in self._waves:
                 wave.abort()
+        done: Future[Receipt] = Future()
         if in_flight == "continue":
-            done: Future[Receipt] = Future()
             self._between.append(partial(_settle, done, self._receive, weights))
             await self._run(self._drain)  # where no wave runs, now; else a wave does it before its next token
-            return await asyncio.wrap_future(done)
-        return await self._run(self._receive, weights)  # type: ignore[no-any-return]
+        else:
+            self._submit(self._take, done, weights)
+        return await asyncio.wrap_future(done)
+
+    def _take(self, done: Future[Receipt], weights: Weights) -> None:
+        """Load, then make ready for a wave: its prompts are rendered meanwhile."""
+        _settle(done, self._receive, weights)
+        if done.cancelled() or done.exception() is not None:
+            return
+        try:
+            self._fused.ahead(self._model, self._deliveries)
+        except Exception:
+            # the wave makes ready itself what is not, and fails where it has to
+            log.warning("engine hf: version %s was not made ready ahead of its first wave", self.version, exc_info=True)
 
     def _receive(self, weights: Weights) -> Receipt:
         self._deliveries += 1
@@ -242,7 +257,9 @@ def _alone(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _settle(done: Future[Receipt], function: Callable[[Weights], Receipt], weights: Weights) -> None:
-    """Run a load on the engine's thread for somebody who waits elsewhere."""
+    """Run a load on the engine's thread for somebody who waits elsewhere; not where nobody does any more."""
+    if not done.set_running_or_notify_cancel():
+        return
     try:
         done.set_result(function(weights))
     except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
