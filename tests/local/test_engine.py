@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,27 @@ def test_a_load_in_flight_is_stamped_where_it_happened(make_run: Any) -> None:
     assert receipt.version == 1 and engine.version == 1
     assert [version for version, _ in reply.versions] in ([0], [0, 1])
     assert sorted(start for _, start in reply.versions) == [start for _, start in reply.versions]
+
+
+@pytest.mark.parametrize("in_flight", ["finish", "continue"])
+def test_a_load_nobody_waits_for_any_more_is_not_begun(make_run: Any, in_flight: Any) -> None:
+    backend, engine = pair(make_run(), copy=True)
+    weights = backend.publish(1, copy=True)
+
+    async def scenario() -> Any:
+        busy = threading.Event()
+        held = engine._submit(busy.wait)
+        loading = asyncio.create_task(engine.load(weights, in_flight=in_flight))
+        await asyncio.sleep(0.05)
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        busy.set()
+        await held
+        return (await engine.generate_wave([ask([9, 9])]))[0], loading.cancelled()
+
+    reply, cancelled = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert cancelled and reply.finish is not None
+    assert reply.versions[0][0] == engine.version
 
 
 def test_receipts_say_how_they_know(make_run: Any, tmp_path: Any) -> None:

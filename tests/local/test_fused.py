@@ -13,6 +13,7 @@ import torch
 
 from tests.local.helpers import batch, objective
 from tests.local.test_engine import ask, pair, wave
+from trinity_core.builtins.engines.hf import HF
 from trinity_core.builtins.engines.hf_decoder import LONG, Decoder, why_not_decoded
 from trinity_core.builtins.engines.hf_fused import Fused, disagreement
 from trinity_core.builtins.engines.hf_prompts import lay_out
@@ -136,6 +137,43 @@ def test_a_change_of_the_shared_module_is_sampled_at_once(make_run: Any) -> None
     # (the optimizer's fused step does not count its writes: without the comparison of values this would not be seen)
     asyncio.run(engine.load(backend.publish(1, copy=False)))
     assert [a.logp_N.tolist() for a in wave(engine, MIXED[:4])] == [a.logp_N.tolist() for a in after]
+
+
+@pytest.mark.parametrize("requests", [MIXED, MIXED[:2]], ids=["long", "short"])
+def test_delivered_weights_are_ready_before_their_first_wave(make_run: Any, requests: Any) -> None:
+    run = make_run("bfloat16")
+    (backend, engine), fresh = pair(run), HF().open(run)
+    wave(engine, requests)
+    backend.update(batch(), "policy", objective(), lr_scale=20.0)
+    asyncio.run(fresh.load(backend.publish(1, copy=True)))
+    asyncio.run(engine.load(backend.publish(1, copy=False)))
+    engine._thread.submit(lambda: None).result()
+    ready = decoder_of(engine)._state
+    assert ready[0] == engine._deliveries == 2
+    after = wave(engine, requests)
+    assert decoder_of(engine)._state is ready, "the wave copied them again"
+    assert [a.logp_N.tolist() for a in after] == [f.logp_N.tolist() for f in wave(fresh, requests)]
+
+
+def test_what_could_not_be_made_ready_is_told_and_made_by_the_wave(
+    make_run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, engine = pair(make_run("bfloat16"))
+    few = [ask([*SHARED, 30 + a], a, temperature=1.0, max_tokens=5) for a in range(5)]
+    before = wave(engine, few)
+    backend.update(batch(), "policy", objective(), lr_scale=20.0)
+
+    def full(*_: Any) -> None:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(torch, "_foreach_copy_", full)
+        assert asyncio.run(engine.load(backend.publish(1, copy=False))).version == 1
+        engine._thread.submit(lambda: None).result()
+    assert "version 1 was not made ready" in caplog.text and "no memory" in caplog.text
+    after = wave(engine, few)
+    assert [a.logp_N.tolist() for a in after] != [b.logp_N.tolist() for b in before]
+    assert {a.versions[0][0] for a in after} == {1}
 
 
 def test_the_processors_own_layout_changes_no_bit(make_run: Any) -> None:
