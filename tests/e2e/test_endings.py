@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -17,10 +18,17 @@ from tests.e2e.helpers import trinity
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_with_its_shell_code_and_one_message(number, code, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("number", "code", "every", "where"),
+    [
+        (signal.SIGINT, 130, 0, r" from its start \(there is no checkpoint yet\)"),
+        (signal.SIGTERM, 143, 1, r" from step \d+, its last checkpoint,"),
+    ],
+)
+def test_a_signal_ends_a_run_with_its_shell_code_and_one_message(number, code, every, where, tmp_path: Path):
+    words = [f"checkpoint.every={every}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "trinity_core.cli", "run", "recipe=fake", "steps=100000", "out=run"],
+        [sys.executable, "-m", "trinity_core.cli", "run", "recipe=fake", "steps=100000", "out=run", *words],
         cwd=tmp_path,
         text=True,
         stdout=subprocess.PIPE,
@@ -29,12 +37,14 @@ def test_a_signal_ends_a_run_with_its_shell_code_and_one_message(number, code, t
     )
     end = time.monotonic() + 60
     lines = tmp_path / "run" / "metrics.jsonl"
-    while time.monotonic() < end and not (lines.is_file() and '"step"' in lines.read_text()):
+    wanted = '"checkpointed"' if every else '"step"'
+    while time.monotonic() < end and not (lines.is_file() and wanted in lines.read_text()):
         time.sleep(0.05)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, out + err
-    assert (out + err).count("interrupted at step") == 1 and "Go on with: trinity run resume=" in err
+    assert (out + err).count("interrupted at step") == 1
+    assert re.search(rf"Go on{where} with: trinity run resume=", err), err
     assert "Traceback" not in err
 
 

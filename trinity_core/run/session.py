@@ -17,6 +17,7 @@ from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
 from trinity_core.errors import Fenced, RunError, TrinityError
 from trinity_core.rollout.outcome import place_of
+from trinity_core.run import checkpoint
 from trinity_core.run.alongside import alongside, beats
 from trinity_core.run.context import Run
 from trinity_core.run.ending import bundle, summarize, versions
@@ -68,15 +69,17 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
         status = "finished"
     except asyncio.CancelledError:
         status = "interrupted"
-        way = f"Go on with: trinity run resume={folder.path}"
-        error = stop.error(f"interrupted at step {run.step + 1}. {way}" if kept(training) else "interrupted at start")
+        error = stop.error(f"interrupted at step {run.step + 1}" if kept(training) else "interrupted at start")
     except TrinityError as caught:
         error = caught
     except Exception as caught:  # noqa: BLE001 - user code may raise anything: it becomes one message and a bundle
         look = f"What was in hand is in {folder.path}/failure.json" if kept(training) else "TRINITY_DEBUG=1 shows more"
         error = RunError(f"step {run.step + 1}: {type(caught).__name__}: {caught}{place_of(caught)}. {look}")
         error.__cause__ = caught
-    if error is not None and training is not None and (said := await training.settle()):
+    said = await training.settle() if error is not None and training is not None else ""
+    if error is not None and status == "interrupted" and kept(training):
+        error.args = (f"{error}. {goes_on(run)}",)
+    if error is not None and said:
         error.args = (f"{error}. Besides: {said}",)
     summary = summarize(run, training, status, began, kept=kept(training))
     if error is not None:
@@ -92,6 +95,16 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
         raise RunError("; ".join(problems))
     (folder.path / "failure.json").unlink(missing_ok=True)  # of an earlier try
     return summary
+
+
+def goes_on(run: Run) -> str:
+    """How an interrupted run goes on, and from where."""
+    path = checkpoint.newest(run.dir / "checkpoints")
+    if path is not None:
+        where = f" from step {int(path.name.removeprefix('step-'))}, its last checkpoint,"
+    else:  # what was only sampled lies in the ledger
+        where = "" if run.mode == "explore" else " from its start (there is no checkpoint yet)"
+    return f"Go on{where} with: trinity run resume={run.dir}"
 
 
 def remember(run: Run, folder: Path, words: list[str]) -> None:
