@@ -152,6 +152,10 @@ def test_delivered_weights_are_ready_before_their_first_wave(make_run: Any, requ
     assert ready[0] == engine._deliveries == 2
     after = wave(engine, requests)
     assert decoder_of(engine)._state is ready, "the wave copied them again"
+    for version in (2, 3):
+        asyncio.run(engine.load(backend.publish(version, copy=False)))
+    engine._thread.submit(lambda: None).result()
+    assert decoder_of(engine)._state[0] == 3, "nobody has sampled between the last two"
     assert [a.logp_N.tolist() for a in after] == [f.logp_N.tolist() for f in wave(fresh, requests)]
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.run import showing_parts
 from trinity_core.config.check import check
 from trinity_core.config.compose import compose
-from trinity_core.errors import ConfigError
+from trinity_core.errors import ConfigError, RunError
+from trinity_core.run.audit import open_for_reading
 from trinity_core.run.resume import expand
 from trinity_core.run.session import start
 
@@ -45,6 +46,25 @@ def test_an_explorer_alone_says_how_to_train_what_it_stored_and_that_is_timed(tm
     trained = run(f"resume={out}", "mode=train")
     assert trained["steps"] == 2 and trained["train_seconds"] > 0
     assert trained["next"][0] == f"trinity run resume={out} steps=4"
+
+
+@pytest.mark.parametrize("trained", [0, 1])
+def test_what_an_explorer_alone_has_played_outlives_a_training_that_was_cut_short(tmp_path: Path, trained: int):
+    """It is there until a checkpoint has seen it trained, whichever mode was resumed last."""
+    out, last = tmp_path / "run", trained + 2
+    if trained:
+        run(*RUN, "buffer=sql", f"steps={trained}", f"out={out}")
+        run(f"resume={out}", "mode=explore", f"steps={last}")
+    else:
+        run(*RUN, "mode=explore", f"steps={last}", f"out={out}")
+    for _ in range(2):  # it trains what there is, waits for a step that nobody plays, and has no checkpoint of any
+        with pytest.raises(RunError, match=f"step {last + 1}: 0 of 2 groups after"):
+            run(f"resume={out}", "mode=train", f"steps={last + 1}", "checkpoint.every=0", "trainer.wait_s=1")
+    ended = run(f"resume={out}", "mode=train", f"steps={last}")
+    assert ended["steps"] == last
+    ledger = open_for_reading(out)
+    assert not [event for event in ledger.events() if event.event == "voided"]
+    ledger.close()
 
 
 def test_a_bench_shows_accuracy_and_no_training(tmp_path: Path, capsys):

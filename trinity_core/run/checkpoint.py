@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,10 @@ STEPS = "step-" + "[0-9]" * 6
 
 def name_of(step: int) -> str:
     return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def save(root: Path, step: int, backend: LiveBackend, state: dict[str, Any], *, keep: int) -> Path:
@@ -69,7 +74,7 @@ def newest(root: Path) -> Path | None:
     """The checkpoint that the pointer names, else the newest whole one."""
     pointer = root / LATEST
     named = pointer.read_text(errors="replace").strip() if pointer.is_file() else ""
-    if named.startswith("step-") and "/" not in named and (root / named).is_dir():
+    if re.fullmatch(r"step-\d+", named) and (root / named).is_dir():
         return root / named
     return max((path for path in root.glob(STEPS) if (path / META).is_file()), default=None)
 

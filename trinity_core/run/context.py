@@ -92,8 +92,6 @@ class Run(RunContext):
         self.reserved = False
         """Whether the engine is the evaluation's: no draw starts."""
         self.clock = Clock()
-        self.previous_mode: str | None = None
-        """Mode of the run that is resumed."""
         self.manifest_changes: list[str] = []
         """What a resumed run computes with that differs from before."""
         self.phase = "starting"

@@ -63,7 +63,7 @@ def not_asked(config: RunConfig) -> list[str]:
 def steps_done(config: RunConfig) -> int:
     """Steps that a run which would be resumed has behind it: those of its newest checkpoint. No file of it is read."""
     newest = checkpoint.newest(Path(config.resume) / "checkpoints") if config.resume else None
-    return 0 if newest is None else int(newest.name.rpartition("-")[2])
+    return 0 if newest is None else checkpoint.step_of(newest)
 
 
 def nothing_left(config: RunConfig) -> str:

@@ -15,6 +15,9 @@ from trinity_core.run.context import Run
 from trinity_core.run.plan import plan_of
 from trinity_core.run.state import Training
 
+EXPLORED = "explored"
+"""The ledger's word for the step whose weights an explorer alone has last played with."""
+
 
 async def open_parts(run: Run) -> Training:
     """Open every part in the fixed order: trackers, buffer, backend, engine, models, tasksets, selector, workflow,
@@ -34,21 +37,14 @@ async def open_parts(run: Run) -> Training:
     open_play(run)
     run.open("sample_strategy", config.part("sample_strategy"))
     training = Training(run)
-    resumed = None
-    if config.resume:
-        resumed = checkpoint.newest(run.dir / "checkpoints")
-    position: Position | None = None
-    if resumed is not None:
-        state = checkpoint.load_state(resumed)
-        run.backend.load(resumed / checkpoint.BACKEND)
-        position = training.restore(state)
-    elif config.resume and run.previous_mode == "explore":
-        # nothing was trained yet, and what an explorer alone has played is there to be trained on
-        position = replace(run.ledger.position(1), step=0)
-    elif config.resume:
-        position = Position(step=0, draw=0, given_up=0)  # it stopped before its first checkpoint
+    position, explored = (take_up(run, training), run.ledger.heard(EXPLORED)) if config.resume else (None, None)
+    if position is not None and explored == str(run.step):
+        # what an explorer alone has played with these weights is there to be trained on
+        position = replace(run.ledger.position(run.step + 1), step=run.step)
     run.ledger.begin(position, ordered=run.gate.ordered)
     run.ledger.say("status", "running")
+    if config.mode == "explore":
+        run.ledger.say(EXPLORED, str(run.step))
     plan = plan_of(run)
     run.tell(
         "started",
@@ -69,13 +65,25 @@ async def open_parts(run: Run) -> Training:
         )
     for change in run.manifest_changes:
         run.tell("warned", change)
-    if run.previous_mode == "explore" and config.mode != "explore" and run.step == 0:
+    if explored == str(run.step) and config.mode != "explore":
         run.tell(
             "warned",
-            f"what was played before has version 0: step n trains it n - 1 steps late, beyond what sync allows after step "
-            f"{run.gate.allowed(0) + 1}. correction=[truncated_is] corrects for it; trinity audit will list it",
+            f"what was played before has version {run.step}: step n trains it n - {run.step + 1} steps late, beyond what sync "
+            f"allows after step {run.gate.allowed(run.step) + 1}. correction=[truncated_is] corrects for it; trinity audit will "
+            "list it",
         )
     return training
+
+
+def take_up(run: Run, training: Training) -> Position:
+    """Load the newest checkpoint of a run that is resumed; where the run stands then in its ledger."""
+    assert run.backend is not None
+    resumed = checkpoint.newest(run.dir / "checkpoints")
+    if resumed is None:
+        return Position(step=0, draw=0, given_up=0)  # it stopped before its first checkpoint
+    state = checkpoint.load_state(resumed)
+    run.backend.load(resumed / checkpoint.BACKEND)
+    return training.restore(state)
 
 
 def open_play(run: Run) -> None:

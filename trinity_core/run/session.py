@@ -15,7 +15,7 @@ from typing import Any
 
 from trinity_core.config.plain import manifest, to_plain
 from trinity_core.config.schema import RunConfig
-from trinity_core.errors import Fenced, RunError, TrinityError
+from trinity_core.errors import Fenced, LedgerError, RunError, TrinityError
 from trinity_core.rollout.outcome import place_of
 from trinity_core.run import checkpoint
 from trinity_core.run.alongside import alongside, beats
@@ -24,7 +24,7 @@ from trinity_core.run.ending import bundle, summarize, versions
 from trinity_core.run.folder import RunFolder, read_json, write_atomic, write_json
 from trinity_core.run.joining import explore_for, join_config
 from trinity_core.run.loop import both, explore, train
-from trinity_core.run.parts import open_parts
+from trinity_core.run.parts import EXPLORED, open_parts
 from trinity_core.run.resume import compare, differences, identity
 from trinity_core.run.state import Training
 
@@ -78,7 +78,7 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
         error.__cause__ = caught
     said = await training.settle() if error is not None and training is not None else ""
     if error is not None and status == "interrupted" and kept(training):
-        error.args = (f"{error}. {goes_on(run)}",)
+        error.args = (f"{error}. {goes_on(run, training)}",)
     if error is not None and said:
         error.args = (f"{error}. Besides: {said}",)
     summary = summarize(run, training, status, began, kept=kept(training))
@@ -97,13 +97,15 @@ async def run_in(config: RunConfig, words: Sequence[str], folder: RunFolder) -> 
     return summary
 
 
-def goes_on(run: Run) -> str:
+def goes_on(run: Run, training: Training | None) -> str:
     """How an interrupted run goes on, and from where."""
-    path = checkpoint.newest(run.dir / "checkpoints")
-    if path is not None:
-        where = f" from step {int(path.name.removeprefix('step-'))}, its last checkpoint,"
-    else:  # what was only sampled lies in the ledger
-        where = "" if run.mode == "explore" else " from its start (there is no checkpoint yet)"
+    where = ""
+    with contextlib.suppress(OSError, LedgerError):  # who interrupts a run is not to be told of what cannot be read
+        path = checkpoint.newest(run.dir / "checkpoints")
+        if path is not None:
+            where = f" from step {checkpoint.step_of(path)}, its last checkpoint,"
+        elif training is not None and run.mode in ("both", "train") and run.ledger.heard(EXPLORED) is None:
+            where = " from its start (there is no checkpoint yet)"
     return f"Go on{where} with: trinity run resume={run.dir}"
 
 
@@ -111,8 +113,6 @@ def remember(run: Run, folder: Path, words: list[str]) -> None:
     """Write what was typed, then the config it made, then what computes it. A resume reads them in this order's sense: words
     may be newer than the config, never older."""
     config = run.config
-    if (folder / "config.yaml").is_file():
-        run.previous_mode = mode_in(folder)
     write_json(folder / "words.json", {"id": run.id, "words": words})
     write_atomic(folder / "config.yaml", yaml_of(to_plain(config)))
     new = manifest(config) | {"versions": versions(), "threads": {"threads": str(config.threads or os.cpu_count())}}
@@ -123,13 +123,6 @@ def remember(run: Run, folder: Path, words: list[str]) -> None:
             for path, then, now in differences(old, new)
         ]
     write_json(folder / "manifest.json", new)
-
-
-def mode_in(folder: Path) -> str:
-    """The mode that a run was last started in."""
-    from omegaconf import OmegaConf
-
-    return str(OmegaConf.load(folder / "config.yaml").mode)
 
 
 async def run_mode(run: Run, training: Training) -> None:

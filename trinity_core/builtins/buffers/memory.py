@@ -65,6 +65,8 @@ class MemoryLedger(MemoryGate):
             if ordered:
                 s.next_draw = at.draw
                 s.begun = {v: min(draw, at.draw - 1) for v, draw in s.begun.items() if v < at.step}
+                if at.draw:  # draws that stay, whatever version they were begun under
+                    s.begun[at.step - 1] = at.draw - 1
             s.given_up, s.committed = at.given_up, at.step
             s.short = common.surviving(s.short, at.given_up)
             s.announced, s.receipts = {}, {}

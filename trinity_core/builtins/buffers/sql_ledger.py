@@ -69,6 +69,8 @@ class SqlLedger(SqlGate):
                 of_run = B.run == self._store.run
                 write(sa.delete(tables.begun).where(of_run, B.version >= at.step))
                 write(sa.update(tables.begun).where(of_run, B.draw >= at.draw).values(draw=at.draw - 1))
+                if at.draw:  # draws that stay, whatever version they were begun under
+                    self._upsert(write, tables.begun, {"version": at.step - 1}, {"draw": at.draw - 1})
             counts = sa.or_(G.status == "stored", sa.and_(G.status == "expired", G.uses > 0))
             meta.counted = int(
                 write(sa.select(sa.func.count()).select_from(tables.groups).where(mine, counts)).scalar_one()

@@ -78,12 +78,15 @@ class Product:
 
     def room(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Make room for a copy of the layers' weights: each part of it, and what is to be copied there."""
+        one, *more = self.layers
+        if not more and one.weight.dtype == self.compute:
+            self._weight, self._bias, self._packed = one.weight.detach(), one.bias, False  # as good as a copy
+            return
         if self._weight is None or self._packed:
-            sizes = [layer.out_features for layer in self.layers]
+            size = sum(layer.out_features for layer in self.layers)
             self._weight = None  # its memory goes first
-            self._weight = self.layers[0].weight.new_empty(sum(sizes), self.layers[0].in_features, dtype=self.compute)
-            biased = self.layers[0].bias is not None
-            self._bias = self._weight.new_empty(sum(sizes)) if biased else None
+            self._bias = None if one.bias is None else one.bias.new_empty(size, dtype=self.compute)
+            self._weight = one.weight.new_empty(size, one.in_features, dtype=self.compute)
             self._packed = False
         start = 0
         for layer in self.layers:

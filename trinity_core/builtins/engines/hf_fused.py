@@ -26,34 +26,36 @@ class Fused:
         self.on = on
         self._asked: CausalLM | None = None
         self._decoder: Decoder | None = None
-        self._long = False
-        """Whether the last wave was one."""
+        self._most = 0
+        """New tokens of any reply since the last delivery, at most."""
 
     @torch.no_grad()
     def decoder(self, lm: CausalLM, delivery: int, most: int, *, look: bool = True) -> Decoder | None:
         """The decoder with the weights that ``lm`` has now, or ``None`` where the module itself must compute. ``delivery``: a
         number that changes whenever weights are delivered; ``most``: new tokens of any reply, at most; ``look``: see
         :meth:`Decoder.refresh`."""
-        self._long = most >= LONG
+        self._most = max(self._most, most)
         if lm is not self._asked:
-            self._asked, self._decoder = lm, None
+            self._asked = self._decoder = found = None
             why = why_not_decoded(lm) if self.on else "engine.fused is false"
             if why is None:
                 decoder = Decoder(lm)
-                decoder.refresh(delivery, long=self._long)
+                decoder.refresh(delivery, long=most >= LONG)
                 if (why := disagreement(decoder)) is None:
-                    self._decoder = decoder
+                    found = decoder
             if why is not None:
                 log.info("engine hf computes every step through %s: %s", type(lm.module).__name__, why)
+            self._asked, self._decoder = lm, found
         if self._decoder is not None:
-            self._decoder.refresh(delivery, long=self._long, look=look)
+            self._decoder.refresh(delivery, long=most >= LONG, look=look)
         return self._decoder
 
     @torch.no_grad()
     def ahead(self, lm: CausalLM | None, delivery: int) -> None:
-        """Copy delivered weights for a wave like the last, before it comes."""
-        if self._decoder is not None and lm is self._asked:
-            self._decoder.refresh(delivery, long=self._long)
+        """Copy weights that were just delivered before a wave asks for them, if waves came since the delivery before."""
+        most, self._most = self._most, 0
+        if most and self._decoder is not None and lm is self._asked:
+            self._decoder.refresh(delivery, long=most >= LONG)
 
 
 class FusedBatch:

@@ -148,7 +148,7 @@ class LiveHF(LiveEngine):
         done: Future[Receipt] = Future()
         if in_flight == "continue":
             self._between.append(partial(_settle, done, self._receive, weights))
-            await self._run(self._drain)  # where no wave runs, now; else a wave does it before its next token
+            self._submit(self._drain)  # where no wave runs, now; else a wave does it before its next token
         else:
             self._submit(self._take, done, weights)
         return await asyncio.wrap_future(done)

@@ -230,6 +230,19 @@ def a_resume_plays_again_what_the_checkpoint_has_not_seen(buffer: Buffer, tmp: P
     ledger.close()
 
 
+def a_resume_finds_the_draws_that_the_one_before_kept(buffer: Buffer, tmp: Path) -> None:
+    ledger, run = open_new(buffer, tmp)
+    played = _fill(ledger, run, 3)
+    for lineage in (2, 3):
+        kept = ledger.position(1)
+        require(kept == Position(1, 3, 0), "what was played before anything was trained lies before step 1")
+        require(ledger.begin(Position(0, kept.draw, 0), ordered=True) == lineage, "nothing was trained in between")
+        require([entry.id for entry in ledger.index()] == played, "and nothing is lost, however often it is taken up")
+    require([o.draw for o in ledger.enter("kit", 1, 4, version=0, ttl_s=TTL_S)] == [3], "play goes on behind it")
+    require(ledger.position(1) == Position(1, 4, 0), "with the same weights")
+    ledger.close()
+
+
 def a_resume_trains_nothing_of_versions_that_did_not_survive(buffer: Buffer, tmp: Path) -> None:
     ledger, run = open_new(buffer, tmp)
     one, two, three = (_fill(ledger, run, 2, version=version) for version in (0, 1, 2))
@@ -385,6 +398,7 @@ RULES: dict[str, Callable[..., None]] = {
         what_a_killed_process_held_falls_back,
         a_late_owner_is_refused,
         a_resume_plays_again_what_the_checkpoint_has_not_seen,
+        a_resume_finds_the_draws_that_the_one_before_kept,
         a_resume_trains_nothing_of_versions_that_did_not_survive,
         a_short_step_is_short_only_in_what_survived,
         an_older_lineage_is_fenced_off,
