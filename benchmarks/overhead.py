@@ -136,6 +136,7 @@ def instrument(clock: Clock) -> None:
     for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad")):
         clock.around(owner, name, "backward")
     clock.around(torch.optim.AdamW, "step", "optimizer")
+    clock.around(torch.optim.AdamW, "zero_grad", "optimizer")
     clock.around(torch.nn.utils, "get_total_norm", "optimizer")
     clock.around(torch, "_foreach_mul_", "optimizer")
     clock.around(live.LiveLocal, "publish", "weights")

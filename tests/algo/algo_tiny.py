@@ -69,9 +69,7 @@ def update(seed: int = 0) -> TrainBatch:
 def gradient(objective, batch, cuts, *, two_pass=False, dtype=torch.float64):
     """Flat gradient of every parameter, the loss, and the stats."""
     model = Tiny(dtype)
-    loss, stats = accumulate(
-        objective, batch, cuts, lambda rows: model(batch.select(rows), objective), two_pass=two_pass
-    )
+    loss, stats = accumulate(objective, batch, cuts, lambda micro: model(micro, objective), two_pass=two_pass)
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return torch.cat([part.reshape(-1) for part in parts]).double().numpy(), loss, stats
 

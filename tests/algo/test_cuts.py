@@ -76,7 +76,7 @@ def test_a_scale_scales_the_gradient_and_not_the_loss():
                 objective,
                 batch,
                 pieces(batch, "token", 4),
-                lambda rows, m=model: m(batch.select(rows), objective),
+                lambda micro, m=model: m(micro, objective),
                 two_pass=two_pass,
                 scale=scale,
             )
@@ -96,10 +96,10 @@ def test_two_passes_hold_one_graph_at_a_time():
     alive: list[weakref.ref] = []
     most = 0
 
-    def forward(rows):
+    def forward(micro):
         nonlocal most
         most = max(most, sum(ref() is not None for ref in alive))
-        place_N = torch.as_tensor(batch.select(rows).extras["place"][0])
+        place_N = torch.as_tensor(micro.extras["place"][0])
         hidden_N = weight[place_N].exp()
         if torch.is_grad_enabled():
             alive.append(weakref.ref(hidden_N))

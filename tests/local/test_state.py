@@ -133,6 +133,17 @@ def test_of_a_large_tensor_a_sample_is_compared() -> None:
     assert told == pytest.approx([0, 32 / 128, 28 / 128, 1])
 
 
+def test_what_others_write_between_two_steps_is_not_counted_as_a_steps(make_run: Any) -> None:
+    weights = {"w": torch.zeros(1000)}
+    moved, told = Moved(weights), []
+    for _ in range(3):
+        weights["w"][:500] += 1  # a checkpoint that is loaded, say
+        moved.before()
+        weights["w"][900:] += 1
+        told.append(moved.share())
+    assert told == [0.1, 0.1, 0.1]
+
+
 def test_the_norm_is_clipped(make_run: Any) -> None:
     run = make_run()
     free = dataclasses.replace(run.config.optim, clip_norm=None, eps=1.0)

@@ -40,14 +40,12 @@ class Constant(Loss):
 class Table(torch.nn.Module):
     """Next-token logits by the present token, in float32: one shared parameter, as in a real model."""
 
-    def __init__(self, batch: TrainBatch) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.batch = batch
         start = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(0))
         self.logits = torch.nn.Parameter(start)
 
-    def forward(self, rows):
-        part = self.batch.select(rows)
+    def forward(self, part: TrainBatch):
         before, token = (torch.as_tensor(part.tokens_T[part.action_N - shift].astype(np.int64)) for shift in (1, 0))
         return {"logp": self.logits.log_softmax(-1)[before, token]}
 
@@ -63,7 +61,7 @@ def eight() -> TrainBatch:
 
 def stepped(batch, sizes, *, optimizer=False):
     """Gradient (or weights after an Adam step) when the eight sequences come ``sizes`` at a time."""
-    table = Table(batch)
+    table = Table()
     cuts = np.array_split(np.arange(8), 8 // sizes)
     accumulate(Objective.of(PPOClip()), batch, cuts, table, two_pass=False)
     if not optimizer:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trinity_core.algo.batch import TrainBatch
     from trinity_core.algo.objective import Objective
 
-Forward = Callable[[NDArray[np.int64]], Mapping[str, Tensor]]
-"""``forward(rows)``: arrays over the action tokens of ``batch.select(rows)``, in order."""
+Forward = Callable[["TrainBatch"], Mapping[str, Tensor]]
+"""``forward(micro)``: arrays over the action tokens of a micro-batch, in order."""
 
 
 def accumulate(
@@ -44,7 +44,8 @@ def _direct(
 ) -> tuple[float, Stats]:
     loss, stats = 0.0, Stats()
     for rows in cuts:
-        share, part = objective(batch.select(rows), forward(rows))
+        micro = batch.select(rows)
+        share, part = objective(micro, forward(micro))
         if share.requires_grad:
             (share * scale).backward()  # type: ignore[no-untyped-call]
         loss += float(share.detach())
@@ -58,13 +59,13 @@ def _two_pass(
     if not len(cuts):
         return 0.0, Stats()
     with torch.no_grad():
-        parts = [dict(forward(rows)) for rows in cuts]
+        parts = [dict(forward(batch.select(rows))) for rows in cuts]
     sizes = [len(next(iter(part.values()))) for part in parts]
     outputs = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     del parts
     weights, loss, stats = linearize(objective, batch.select(np.concatenate(cuts)), outputs, scale=scale)
     for rows, start, size in zip(cuts, np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist(), sizes):
-        send(forward(rows), {name: weight[start : start + size] for name, weight in weights.items()})
+        send(forward(batch.select(rows)), {name: weight[start : start + size] for name, weight in weights.items()})
     return loss, stats
 
 

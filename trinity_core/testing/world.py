@@ -156,8 +156,8 @@ class World:
         logits_NV = torch.tensor(self.logits_NV, requires_grad=True)
         value_N = torch.tensor(self.value_N, requires_grad=True)
 
-        def forward(rows: NDArray[np.int64]) -> Mapping[str, Tensor]:
-            return self.outputs(objective, batch.select(rows), logits_NV, value_N)
+        def forward(micro: TrainBatch) -> Mapping[str, Tensor]:
+            return self.outputs(objective, micro, logits_NV, value_N)
 
         cuts = [np.arange(len(batch))] if cuts is None else cuts
         loss, stats = accumulate(objective, batch, cuts, forward, two_pass=two_pass)

@@ -141,8 +141,8 @@ class LiveFake(LiveBackend):
         vocabulary = objective.vocab()
         outputs = frozenset(objective.outputs)
 
-        def forward(rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-            return leaves.outputs(batch.select(rows), outputs, vocabulary)
+        def forward(micro: TrainBatch) -> dict[str, torch.Tensor]:
+            return leaves.outputs(micro, outputs, vocabulary)
 
         cuts, two_pass = plan(
             batch, scope=objective.scope, max_tokens=self.config.micro_tokens, direct=not self.config.two_pass

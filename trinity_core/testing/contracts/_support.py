@@ -12,6 +12,8 @@ import numpy as np
 from trinity_core.protocols import Buffer, Ledger, RunContext
 from trinity_core.types import Attempt, Call, Experience, Extra, Fault, Group, Invalid, Ok, Origin, Role, Sampling, Task
 
+TTL_S = 60.0
+
 
 class BareRun(RunContext):
     """As much of a run as a buffer may know. Picklable: other processes open the same ledger with it."""
@@ -102,3 +104,13 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b) or bool(a != a and b != b)
+
+
+def fill(ledger: Ledger, run: BareRun, n: int, *, version: int = 0) -> list[str]:
+    """Play ``n`` draws and put their groups; their ids."""
+    ids = []
+    for opening in ledger.enter("kit", n, 10**6, version=version, ttl_s=TTL_S):
+        group = small_group(run.id, opening.draw, version=version)
+        ledger.put(group, place=opening.place)
+        ids.append(group.id)
+    return ids

@@ -14,10 +14,15 @@ from typing import Any
 
 from trinity_core.errors import Fenced, LeaseLost, LedgerError
 from trinity_core.protocols import Buffer, Ledger, Position
-from trinity_core.testing.contracts._support import BareRun, open_new, rich_group, same, small_group
+from trinity_core.testing.contracts._resumes import (
+    a_resume_finds_the_draws_that_the_one_before_kept,
+    a_resume_plays_again_what_the_checkpoint_has_not_seen,
+    a_resume_trains_nothing_of_versions_that_did_not_survive,
+    a_short_step_is_short_only_in_what_survived,
+)
+from trinity_core.testing.contracts._support import TTL_S, BareRun, fill, open_new, rich_group, same, small_group
 from trinity_core.testing.rules import NotApplicable, require
 
-TTL_S = 60.0
 SHORT_S = 0.3
 STEP_SIZE = 4
 
@@ -28,15 +33,6 @@ def _refused(error: type[LedgerError], action: Callable[[], Any], what: str) -> 
     except error:
         return
     raise AssertionError(f"{what}: must raise {error.__name__}")
-
-
-def _fill(ledger: Ledger, run: BareRun, n: int, *, version: int = 0) -> list[str]:
-    ids = []
-    for opening in ledger.enter("kit", n, 10**6, version=version, ttl_s=TTL_S):
-        group = small_group(run.id, opening.draw, version=version)
-        ledger.put(group, place=opening.place)
-        ids.append(group.id)
-    return ids
 
 
 def a_group_comes_back_as_it_was(buffer: Buffer, tmp: Path) -> None:
@@ -100,7 +96,7 @@ def groups_are_listed_by_draw_while_they_can_be_leased(buffer: Buffer, tmp: Path
 
 def a_lease_takes_all_or_none(buffer: Buffer, tmp: Path) -> None:
     ledger, run = open_new(buffer, tmp)
-    a, b, c = _fill(ledger, run, 3)
+    a, b, c = fill(ledger, run, 3)
     lease = ledger.lease([a], owner="one", step=1, ttl_s=TTL_S)
     _refused(LedgerError, lambda: ledger.lease([b, a], owner="two", step=1, ttl_s=TTL_S), "leasing a leased group")
     require([entry.id for entry in ledger.index()] == [b, c], "a refused lease takes nothing")
@@ -177,7 +173,7 @@ def each_group_is_used_once_by_competing_processes(buffer: Buffer, tmp: Path) ->
 def what_a_killed_process_held_falls_back(buffer: Buffer, tmp: Path) -> None:
     _several_processes(buffer)
     ledger, run = open_new(buffer, tmp)
-    ids = _fill(ledger, run, 3)
+    ids = fill(ledger, run, 3)
     worker = _process(buffer, run, _hold, ids)
     _until(lambda: ledger.heard("held") == "yes", worker)
     os.kill(worker.pid or 0, signal.SIGKILL)
@@ -193,7 +189,7 @@ def what_a_killed_process_held_falls_back(buffer: Buffer, tmp: Path) -> None:
 
 def a_late_owner_is_refused(buffer: Buffer, tmp: Path) -> None:
     ledger, run = open_new(buffer, tmp)
-    (a,) = _fill(ledger, run, 1)
+    (a,) = fill(ledger, run, 1)
     lease = ledger.lease([a], owner="slow", step=1, ttl_s=0.01)
     (opening,) = ledger.enter("slow", 1, 10, version=0, ttl_s=0.01)
     time.sleep(0.05)
@@ -209,74 +205,10 @@ def a_late_owner_is_refused(buffer: Buffer, tmp: Path) -> None:
     ledger.close()
 
 
-def a_resume_plays_again_what_the_checkpoint_has_not_seen(buffer: Buffer, tmp: Path) -> None:
-    ledger, run = open_new(buffer, tmp)
-    one, two = _fill(ledger, run, 2), _fill(ledger, run, 2, version=1)
-    ledger.commit(ledger.lease(one, owner="kit", step=1, ttl_s=TTL_S), 1)
-    position = ledger.position(1)
-    require(position == Position(1, 2, 0), "draws 2 and 3 began under version 1: a resume plays them again")
-    ledger.commit(ledger.lease(two, owner="kit", step=2, ttl_s=TTL_S), 2)
-    ledger.announce(2, "somewhere")
-    require(ledger.begin(position, ordered=True) == 2, "a resume opens the next lineage")
-    require(ledger.taken() == 2 and not ledger.index() and ledger.newest() is None, "step 2 did not happen")
-    again = _fill(ledger, run, 2, version=1)
-    require(again == two, "the same draws give the same ids, and are stored again")
-    ledger.commit(ledger.lease(two, owner="kit", step=2, ttl_s=TTL_S), 2)
-    history = Counter(event.event for event in ledger.events())
-    require(history["committed"] == 6 and history["voided"] == 2, "the history keeps what was undone")
-    ledger.begin(Position(1, 2, 0), ordered=False)
-    require(ledger.taken() == 4, "an asynchronous resume keeps groups")
-    require([entry.id for entry in ledger.index()] == two, "uses by steps that did not survive do not count")
-    ledger.close()
-
-
-def a_resume_finds_the_draws_that_the_one_before_kept(buffer: Buffer, tmp: Path) -> None:
-    ledger, run = open_new(buffer, tmp)
-    played = _fill(ledger, run, 3)
-    for lineage in (2, 3):
-        kept = ledger.position(1)
-        require(kept == Position(1, 3, 0), "what was played before anything was trained lies before step 1")
-        require(ledger.begin(Position(0, kept.draw, 0), ordered=True) == lineage, "nothing was trained in between")
-        require([entry.id for entry in ledger.index()] == played, "and nothing is lost, however often it is taken up")
-    require([o.draw for o in ledger.enter("kit", 1, 4, version=0, ttl_s=TTL_S)] == [3], "play goes on behind it")
-    require(ledger.position(1) == Position(1, 4, 0), "with the same weights")
-    ledger.close()
-
-
-def a_resume_trains_nothing_of_versions_that_did_not_survive(buffer: Buffer, tmp: Path) -> None:
-    ledger, run = open_new(buffer, tmp)
-    one, two, three = (_fill(ledger, run, 2, version=version) for version in (0, 1, 2))
-    ledger.commit(ledger.lease(two, owner="kit", step=2, ttl_s=TTL_S), 2)
-    ledger.begin(Position(1, 2, 0), ordered=False)
-    require([entry.id for entry in ledger.index()] == [*one, *two], "groups of version 2 are gone: step 1 is the last")
-    require(ledger.taken() == 4, "and their places are free")
-    ended = [event.group for event in ledger.events() if event.event == "expired"]
-    require(ended == three, "the history says how they ended")
-    ledger.begin(Position(2, 2, 0), ordered=False)
-    require([entry.id for entry in ledger.index()] == [*one, *two], "nor do they come back with a later version 2")
-    ledger.begin(Position(0, 0, 0), ordered=False)
-    require([entry.id for entry in ledger.index()] == one, "what an earlier resume loses besides is gone too")
-    ledger.close()
-
-
-def a_short_step_is_short_only_in_what_survived(buffer: Buffer, tmp: Path) -> None:
-    ledger, run = open_new(buffer, tmp)
-    _fill(ledger, run, 3)
-    require(not ledger.give_up(1, 1, "short", taken=2), "another explorer was faster: 3 places are taken, not 2")
-    require(ledger.give_up(1, 1, "short", taken=3) and ledger.taken() == 4, "one of several gives up")
-    position = ledger.position(1)
-    require(position.given_up == 1, "a checkpoint knows it")
-    ledger.give_up(2, 2, "short")
-    require((ledger.short(1), ledger.short(2), ledger.short(3)) == (1, 2, 0), "each step's own")
-    ledger.begin(position, ordered=True)
-    require((ledger.short(1), ledger.short(2)) == (1, 0), "step 2 is played again, and may fill this time")
-    ledger.close()
-
-
 def an_older_lineage_is_fenced_off(buffer: Buffer, tmp: Path) -> None:
     _several_processes(buffer)
     old, run = open_new(buffer, tmp)
-    (a,) = _fill(old, run, 1)
+    (a,) = fill(old, run, 1)
     lease = old.lease([a], owner="old", step=1, ttl_s=TTL_S)
     new = buffer.open(run)
     _refused(Fenced, lambda: new.say("status", "early"), "writing before begin or join")

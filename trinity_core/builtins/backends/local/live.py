@@ -150,9 +150,9 @@ class LiveLocal(LiveBackend):
             share = lm.shares_prefixes
         vocabulary, outputs = objective.vocab(), frozenset(objective.outputs)
 
-        def forward(rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        def forward(micro: TrainBatch) -> dict[str, Tensor]:
             with self._model(model) as lm:
-                return self._forward(lm, batch.select(rows), outputs, vocabulary)
+                return self._forward(lm, micro, outputs, vocabulary)
 
         rows = objective.live_rows(batch) if self.config.skip_inert else np.arange(len(batch))
         cuts, two_pass = plan(batch, scope=objective.scope, max_tokens=self.config.micro_tokens, rows=rows, share=share)

@@ -22,15 +22,18 @@ class Moved:
     def __init__(self, trained: Mapping[str, Tensor]) -> None:
         # Few kinds, each compared in one go: a call for every tensor costs more than reading them.
         kinds: dict[tuple[bool, torch.dtype, torch.device], list[Tensor]] = {}
-        for parameter in trained.values():
-            flat = parameter.detach().view(-1)
+        self._flats = [parameter.detach().view(-1) for parameter in trained.values()]
+        self._writes = -1
+        """Writes to the weights when they were last looked at. The optimizer's own fused step counts as none."""
+        for flat in self._flats:
             kinds.setdefault((len(flat) > SMALL, flat.dtype, flat.device), []).append(flat)
         self._kinds = [Kind(flats) for flats in kinds.values()]
 
     def before(self) -> None:
-        """Remember the weights as they are."""
-        for kind in self._kinds:
-            torch._foreach_copy_(kind.old, kind.views)
+        """Remember the weights as they are: what the last :meth:`share` saw, unless somebody has written since."""
+        if self._count() != self._writes:
+            for kind in self._kinds:
+                torch._foreach_copy_(kind.old, kind.views)
 
     def share(self) -> float:
         """Share that differs from what :meth:`before` saw."""
@@ -38,7 +41,12 @@ class Moved:
         for kind in self._kinds:
             torch._foreach_copy_(kind.new, kind.views)
             changed += int(torch.count_nonzero(kind.flat_new != kind.flat_old)) / len(kind.flat_old) * kind.size
+            kind.swap()
+        self._writes = self._count()
         return changed / sum(kind.size for kind in self._kinds)
+
+    def _count(self) -> int:
+        return sum(flat._version for flat in self._flats)
 
 
 class Kind:
@@ -53,6 +61,11 @@ class Kind:
             [part.view(view.shape) for part, view in zip(flat.split(counts), self.views)]
             for flat in (self.flat_old, self.flat_new)
         )
+
+    def swap(self) -> None:
+        """What is new now is old for the next comparison."""
+        self.old, self.new = self.new, self.old
+        self.flat_old, self.flat_new = self.flat_new, self.flat_old
 
 
 def sample(flat: Tensor) -> Tensor:
