@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from trinity_core.builtins.engines.hf_decoder import Decoder
 from trinity_core.builtins.engines.hf_prompts import Section, lay_out
@@ -22,6 +23,8 @@ ROOM = 64
 """Columns of room for new tokens, at first; each time they are used up there are twice as many."""
 SCORES = 1 << 22
 """Attention scores of a section of prompts that exist at once (16 MB in float32)."""
+FUSED = {torch.bfloat16: 48, torch.float32: 512}
+"""Columns from which attention of a step is one fused call: it keeps scores in float32 as well, and is slower over few columns."""
 APART = 4096
 """Columns of padding, over all rows, that are worth a strip more: attention over so many costs what a strip costs."""
 
@@ -139,7 +142,17 @@ class Strip:
         d = self.decoder
         keys, values = self._kept[0, layer, : self.rows], self._kept[1, layer, : self.rows]
         keys[:, :, self.filled - 1], values[:, :, self.filled - 1] = k, v
-        keys, values = keys[:, :, : self.filled].flatten(0, 1), values[:, :, : self.filled].flatten(0, 1)
+        keys, values = keys[:, :, : self.filled], values[:, :, : self.filled]
+        if self.filled >= FUSED.get(q.dtype, math.inf):
+            q = q.unflatten(
+                1, (d.kv_heads, -1)
+            )  # the heads of one key are as many queries, all of which see the same columns
+            bias = self._bias
+            if bias is not None:
+                bias = bias[:, None, :, : self.filled].unflatten(0, (self.rows, -1))[:, :, 0].expand(*q.shape[:3], -1)
+            seen = F.scaled_dot_product_attention(q, keys, values, bias, scale=d.scale)
+            return seen.reshape(self.rows, -1)
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
         q = q.to(d.wide).reshape(len(keys), -1, d.size)
         bias = q.new_zeros(1, 1, 1) if self._bias is None else self._bias[:, :, : self.filled]
         # in bfloat16 the scores would lose what softmax needs: keys are widened, layer by layer
