@@ -13,7 +13,6 @@ import torch
 
 from tests.local.helpers import batch, objective
 from tests.local.test_engine import ask, pair, wave
-from trinity_core.builtins.engines import hf_rows
 from trinity_core.builtins.engines.hf import HF
 from trinity_core.builtins.engines.hf_decoder import LONG, Decoder, why_not_decoded
 from trinity_core.builtins.engines.hf_fused import Fused, disagreement
@@ -38,28 +37,6 @@ def test_fused_steps_sample_what_the_module_samples(make_run: Any, dtype: str, l
         assert a.tokens_N.tolist() == b.tokens_N.tolist() and a.finish == b.finish
         assert np.abs(np.asarray(a.logp_N, np.float64) - b.logp_N).max() <= limit
     assert decoder_of(fused) is not None and decoder_of(plain) is None
-
-
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float64", 1e-10)])
-def test_attention_in_one_call_samples_the_same(
-    make_run: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, limit: float
-) -> None:
-    """Unequal prompts in one strip, rows that leave, more room while they go on."""
-    run, called, one_call = make_run(dtype), [], torch.nn.functional.scaled_dot_product_attention
-    fused, plain = pair(run)[1], pair(run, fused=False)[1]
-    expected = wave(plain, MIXED)
-
-    def counted(*given: Any, **more: Any) -> torch.Tensor:
-        called.append(given[1].shape[2])
-        return one_call(*given, **more)
-
-    wave(fused, MIXED[:1])  # the model has been asked whether it can be decoded
-    monkeypatch.setattr(hf_rows, "FUSED", {getattr(torch, dtype): 1})
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    for a, b in zip(wave(fused, MIXED), expected, strict=True):
-        assert a.tokens_N.tolist() == b.tokens_N.tolist()
-        assert np.abs(np.asarray(a.logp_N, np.float64) - b.logp_N).max() <= limit
-    assert max(called) > 150, "every step went through it"
 
 
 def test_fused_bfloat16_is_as_near_as_rounding_allows(make_run: Any) -> None:

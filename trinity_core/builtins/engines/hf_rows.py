@@ -14,17 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from trinity_core.builtins.engines.hf_decoder import Decoder
 from trinity_core.builtins.engines.hf_prompts import Section, lay_out
 
 ROOM = 64
-"""Columns of room for new tokens, at first; each time they are used up there are twice as many."""
+"""Columns of room for new tokens, at first; each time they are used up there are as many more, or a quarter."""
 SCORES = 1 << 22
 """Attention scores of a section of prompts that exist at once (16 MB in float32)."""
-FUSED = {torch.bfloat16: 48, torch.float32: 512}
-"""Columns from which attention of a step is one fused call: it keeps scores in float32 as well, and is slower over few columns."""
 APART = 4096
 """Columns of padding, over all rows, that are worth a strip more: attention over so many costs what a strip costs."""
 
@@ -105,58 +102,56 @@ class Strip:
         self.most = self.filled + most
         columns = np.arange(self.filled)
         self._path_RL = torch.from_numpy(np.stack([path[np.minimum(columns, len(path) - 1)] for path in paths]))
-        self._kept = self._room(min(self.most, self.filled + ROOM))
-        self._bias: Tensor | None = None  # [R · kv heads, 1, columns]: -inf where a row's prompt does not reach
+        self._keys, self._values = self._room(min(self.most, self.filled + ROOM))
+        size = self._keys.shape[3]
+        self._bias = torch.zeros(1, 1, size, dtype=decoder.wide)
+        """[R · kv heads or 1, 1, columns]: -inf where a row's prompt does not reach, and beyond the columns in use."""
         if int(lengths_R.min()) < self.filled:
-            beyond_RL = torch.arange(self._kept.shape[4]) >= lengths_R[:, None]
-            beyond_RL[:, self.filled :] = False
+            beyond_RL = torch.arange(size) >= lengths_R[:, None]
             bias_RL = torch.zeros(beyond_RL.shape, dtype=decoder.wide).masked_fill_(beyond_RL, -math.inf)
             self._bias = bias_RL.repeat_interleave(decoder.kv_heads, 0)[:, None]
+        self._bias[..., self.filled :] = -math.inf
 
-    def _room(self, columns: int) -> Tensor:
-        """[key or value, layer, row, kv head, column, d], not filled."""
+    def _room(self, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [layer, row, kv head, column, d]; 0 beyond the columns in use, not filled before.
+
+        Keys are kept wide: in bfloat16 the scores would lose what softmax needs."""
         d = self.decoder
-        return torch.empty(2, len(d.layers), self.rows, d.kv_heads, columns, d.size, dtype=d.compute)
+        shape = (len(d.layers), self.rows, d.kv_heads, columns, d.size)
+        found = torch.empty(shape, dtype=d.wide), torch.empty(shape, dtype=d.compute)
+        for kept in found:
+            kept[..., self.filled :, :] = 0
+        return found
 
     def fill(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take a layer's keys and values of the prompts from those of all cells [T, kv heads, d]."""
         shape = (*self._path_RL.shape, *k.shape[1:])
-        for kind, x in enumerate((k, v)):
+        for kept, x in ((self._keys, k), (self._values, v)):
             found = x.index_select(0, self._path_RL.flatten()).view(shape)
-            self._kept[kind, layer, :, :, : self.filled] = found.transpose(1, 2)
+            kept[layer, :, :, : self.filled] = found.transpose(1, 2)
 
     def advance(self) -> None:
         """Make place for one more token of every row."""
-        if self.filled == self._kept.shape[4]:
-            kept = self._room(min(self.most, 2 * self.filled))
-            kept[..., : self.filled, :] = self._kept[:, :, : self.rows, :, : self.filled]
-            if self._bias is not None:
-                wider = self._bias.new_zeros(len(self._bias), 1, kept.shape[4])
-                wider[..., : self.filled] = self._bias[..., : self.filled]
-                self._bias = wider
-            self._kept = kept
+        if self.filled == self._keys.shape[3]:
+            wider = self._room(min(self.most, self.filled + max(ROOM, self.filled // 4)))
+            for kept, old in zip(wider, (self._keys, self._values)):
+                kept[..., : self.filled, :] = old[:, : self.rows]
+            bias = self._bias.new_full((len(self._bias), 1, wider[0].shape[3]), -math.inf)
+            bias[..., : self.filled] = self._bias
+            (self._keys, self._values), self._bias = wider, bias
+        self._bias[..., self.filled] = 0
         self.filled += 1
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[R, heads · d] of the newest column: q [R, heads, d]; its k and v [R, kv heads, d] are kept."""
         d = self.decoder
-        keys, values = self._kept[0, layer, : self.rows], self._kept[1, layer, : self.rows]
+        keys, values = self._keys[layer, : self.rows], self._values[layer, : self.rows]
         keys[:, :, self.filled - 1], values[:, :, self.filled - 1] = k, v
-        keys, values = keys[:, :, : self.filled], values[:, :, : self.filled]
-        if self.filled >= FUSED.get(q.dtype, math.inf):
-            q = q.unflatten(
-                1, (d.kv_heads, -1)
-            )  # the heads of one key are as many queries, all of which see the same columns
-            bias = self._bias
-            if bias is not None:
-                bias = bias[:, None, :, : self.filled].unflatten(0, (self.rows, -1))[:, :, 0].expand(*q.shape[:3], -1)
-            seen = F.scaled_dot_product_attention(q, keys, values, bias, scale=d.scale)
-            return seen.reshape(self.rows, -1)
-        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+        # products in bfloat16 copy what does not lie together: rather over all columns than over a copy of those in use
+        columns = keys.shape[2] if d.compute == torch.bfloat16 else self.filled
+        keys, values = keys.flatten(0, 1)[:, :columns], values.flatten(0, 1)[:, :columns]
         q = q.to(d.wide).reshape(len(keys), -1, d.size)
-        bias = q.new_zeros(1, 1, 1) if self._bias is None else self._bias[:, :, : self.filled]
-        # in bfloat16 the scores would lose what softmax needs: keys are widened, layer by layer
-        scores = torch.baddbmm(bias, q, keys.to(d.wide).transpose(1, 2), alpha=d.scale)
+        scores = torch.baddbmm(self._bias[..., :columns], q, keys.transpose(1, 2), alpha=d.scale)
         return torch.bmm(torch.softmax(scores, -1).to(values.dtype), values).view(self.rows, -1)
 
     def keep(self, running: Sequence[int]) -> list[int]:
@@ -166,8 +161,9 @@ class Strip:
         holes = sorted(set(place) - set(running))
         for hole, row in zip(holes, [row for row in running if row >= self.rows]):
             place[hole] = row
-            self._kept[:, :, hole, :, : self.filled] = self._kept[:, :, row, :, : self.filled]
-        if self._bias is not None:
+            for kept in (self._keys, self._values):
+                kept[:, hole, :, : self.filled] = kept[:, row, :, : self.filled]
+        if len(self._bias) > 1:
             self._bias = self._bias.unflatten(0, (-1, self.decoder.kv_heads))[place].flatten(0, 1)
         return place
 
