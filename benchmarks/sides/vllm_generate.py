@@ -1,4 +1,4 @@
-"""vLLM on the CPU, eager: one side of ``sampling.py``, run by the Python of vLLM's environment. Reads a JSON file, prints one JSON line.
+"""vLLM on the CPU, eager: one side of ``sampling.py``, run by the Python of vLLM's environment. Reads a JSON file, then takes turns.
 
 It returns no log-probabilities, which makes it faster; the prefix cache is emptied before every repetition, because the weights
 of a policy change at every step.
@@ -11,6 +11,8 @@ import os
 import sys
 import time
 from pathlib import Path
+
+from turns import tell, turns
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
@@ -28,8 +30,8 @@ def main() -> None:
         max_num_seqs=64,
         enable_prefix_caching=True,
     )
-    results = {}
-    for name, shape in given["shapes"].items():
+    for name in turns():
+        shape = given["shapes"][name]
         prompts = [{"prompt_token_ids": prompt} for prompt in shape["prompts"]]
         new = shape["new"]
         params = SamplingParams(
@@ -40,17 +42,13 @@ def main() -> None:
             ignore_eos=True,
             detokenize=False,
         )
-        seconds = []
-        for _ in range(given["repeats"] + 1):
-            engine.reset_prefix_cache()
-            begin = time.perf_counter()
-            out = engine.generate(prompts, params, use_tqdm=False)
-            seconds.append(time.perf_counter() - begin)
-            lengths = [len(one.token_ids) for request in out for one in request.outputs]
-            assert lengths == [new] * (len(prompts) * shape["samples"]), lengths
-        print(f"vLLM {name}: {' '.join(f'{s:.2f}' for s in seconds)} s", file=sys.stderr, flush=True)
-        results[name] = seconds[1:]
-    print(json.dumps({"seconds": results}), flush=True)
+        engine.reset_prefix_cache()
+        begin = time.perf_counter()
+        out = engine.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - begin
+        lengths = [len(one.token_ids) for request in out for one in request.outputs]
+        assert lengths == [new] * (len(prompts) * shape["samples"]), lengths
+        tell(seconds=seconds)
 
 
 if __name__ == "__main__":
