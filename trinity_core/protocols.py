@@ -240,7 +240,7 @@ class Position:
     step: int
     """Steps committed."""
     draw: int
-    """The first draw that a resume plays again (ordered runs); all earlier draws have ended."""
+    """The first draw that a resume plays again (ordered runs). Those before it have ended, or fell back with the explorer that played them alone."""
     given_up: int
     """Places that short steps gave up so far."""
 
@@ -381,7 +381,8 @@ class Ledger:
         raise NotImplementedError
 
     def position(self, step: int) -> Position:
-        """Where a checkpoint of ``step`` stands: behind the last draw begun under a version earlier than ``step``."""
+        """Where a checkpoint of ``step`` stands: behind the last draw begun under a version earlier than ``step``. Draws that
+        :meth:`begin` has kept count as begun before the step it began at."""
         raise NotImplementedError
 
     # the meeting

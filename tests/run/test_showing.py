@@ -67,6 +67,20 @@ def test_what_an_explorer_alone_has_played_outlives_a_training_that_was_cut_shor
     ledger.close()
 
 
+def test_places_that_a_training_gave_up_come_back_when_it_did_not_survive(tmp_path: Path):
+    """Those that the explorer alone gave up stay given up: they are counted when training begins."""
+    out = tmp_path / "run"
+    run(*RUN, "mode=explore", "steps=2", f"out={out}")
+    with pytest.raises(RunError, match="step 3: 0 of 2 groups after"):
+        run(f"resume={out}", "mode=train", "steps=3", "checkpoint.every=0", "trainer.wait_s=1")
+    ledger = open_for_reading(out)
+    ledger.join()
+    ledger.give_up(1, 4, "a step that trains short")
+    ledger.close()
+    ended = run(f"resume={out}", "mode=both", "steps=3", "trainer.wait_s=20")
+    assert ended["steps"] == 3
+
+
 def test_a_bench_shows_accuracy_and_no_training(tmp_path: Path, capsys):
     out = tmp_path / "run"
     result = run(*RUN, "tracker=[console]", "mode=bench", f"out={out}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trinity_core.config.plain import to_plain
 from trinity_core.errors import ConfigError
 from trinity_core.protocols import Position
@@ -16,7 +14,8 @@ from trinity_core.run.plan import plan_of
 from trinity_core.run.state import Training
 
 EXPLORED = "explored"
-"""The ledger's word for the step whose weights an explorer alone has last played with."""
+"""The ledger's word for the step whose weights an explorer alone has last played with and, once training began, for the places that
+were given up until then."""
 
 
 async def open_parts(run: Run) -> Training:
@@ -37,14 +36,14 @@ async def open_parts(run: Run) -> Training:
     open_play(run)
     run.open("sample_strategy", config.part("sample_strategy"))
     training = Training(run)
-    position, explored = (take_up(run, training), run.ledger.heard(EXPLORED)) if config.resume else (None, None)
-    if position is not None and explored == str(run.step):
-        # what an explorer alone has played with these weights is there to be trained on
-        position = replace(run.ledger.position(run.step + 1), step=run.step)
-    run.ledger.begin(position, ordered=run.gate.ordered)
+    position = take_up(run, training) if config.resume else None
+    explored = what_was_explored(run) if config.resume else None
+    run.ledger.begin(explored or position, ordered=run.gate.ordered)
     run.ledger.say("status", "running")
     if config.mode == "explore":
         run.ledger.say(EXPLORED, str(run.step))
+    elif explored is not None:
+        run.ledger.say(EXPLORED, f"{run.step} {explored.given_up}")
     plan = plan_of(run)
     run.tell(
         "started",
@@ -65,7 +64,7 @@ async def open_parts(run: Run) -> Training:
         )
     for change in run.manifest_changes:
         run.tell("warned", change)
-    if explored == str(run.step) and config.mode != "explore":
+    if explored is not None and run.gate.ordered and config.mode in ("both", "train"):
         run.tell(
             "warned",
             f"what was played before has version {run.step}: step n trains it n - {run.step + 1} steps late, beyond what sync "
@@ -73,6 +72,16 @@ async def open_parts(run: Run) -> Training:
             "list it",
         )
     return training
+
+
+def what_was_explored(run: Run) -> Position | None:
+    """Where the run stands behind what an explorer alone has played with its present weights: that is there to be trained on, until a
+    checkpoint has seen it trained. ``None`` where there is nothing of it."""
+    step, _, given_up = (run.ledger.heard(EXPLORED) or "").partition(" ")
+    if step != str(run.step):
+        return None
+    at = run.ledger.position(run.step + 1)
+    return Position(run.step, at.draw, int(given_up or at.given_up))
 
 
 def take_up(run: Run, training: Training) -> Position:

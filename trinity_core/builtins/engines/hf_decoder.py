@@ -49,13 +49,13 @@ def why_not_decoded(lm: CausalLM) -> str | None:
 
 class Product:
     """Linear layers that read the same input, as one product. In float32 and float64 the layers' own weights are used as they are, unless
-    a copy was taken; in bfloat16 a copy, one matrix."""
+    a copy was taken; in bfloat16 a copy, one matrix, where they are not one in bfloat16 already."""
 
     def __init__(self, layers: Sequence[nn.Linear], compute: torch.dtype) -> None:
         self.layers, self.compute = layers, compute
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
-        self._packed = False
+        self._packed = self._aliased = False
 
     @property
     def widens(self) -> bool:
@@ -79,10 +79,11 @@ class Product:
     def room(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Make room for a copy of the layers' weights: each part of it, and what is to be copied there."""
         one, *more = self.layers
-        if not more and one.weight.dtype == self.compute:
+        aliased, self._aliased = self._aliased, not more and one.weight.dtype == self.compute
+        if self._aliased:
             self._weight, self._bias, self._packed = one.weight.detach(), one.bias, False  # as good as a copy
             return
-        if self._weight is None or self._packed:
+        if self._weight is None or self._packed or aliased:
             size = sum(layer.out_features for layer in self.layers)
             self._weight = None  # its memory goes first
             self._bias = None if one.bias is None else one.bias.new_empty(size, dtype=self.compute)
