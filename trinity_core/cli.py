@@ -75,6 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trinity plugins | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if os.environ.get("TRINITY_DEBUG") == "1" or error.filename is None:
+            raise
+        print(
+            f"trinity {word}: {error.filename}: {error.strerror}. Check that it exists and that you may read and write it; "
+            "TRINITY_DEBUG=1 shows where",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _quiet() -> None:

@@ -41,6 +41,18 @@ def share_of(objective, one, **arrays):
     return share, stats, torch.zeros(one.batch.num_actions) if found is None else found
 
 
+class Number(Loss):
+    """Returns no LossOutput."""
+
+    def __call__(self, batch):
+        return 3
+
+
+def test_a_loss_that_returns_something_else_is_named():
+    with pytest.raises(DataError, match=r"loss Number: returned int, not a LossOutput"):
+        share_of(Objective.of(Number(), old="forward"), world())
+
+
 # --- old log-probabilities ---
 
 

@@ -78,6 +78,13 @@ def test_a_mistake_is_one_message_and_a_code_of_its_own(trinity, words, said):
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_that_cannot_be_made_is_one_message(trinity, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = trinity("run", "-m", "recipe=fake", "seed=0,1", f"out={tmp_path}/file/sweep")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"{tmp_path}/file/sweep: Not a directory. Check that it exists" in done.stderr
+
+
 def test_a_slip_at_the_root_is_answered_before_any_component_is_loaded(trinity):
     code = LOADED.format(words=["run", "recipe=quickstart", "sead=7"], heavy=["torch", "transformers"])
     done = trinity(code=code)

@@ -162,6 +162,11 @@ class Objective:
             )
         batch = LossBatch(micro, outputs, self.loss.needs(), old=self.old, detach=detach, who=type(self.loss).__name__)
         output = self.loss(batch)
+        if not isinstance(output, LossOutput):
+            raise DataError(
+                f"loss {type(self.loss).__name__}: returned {type(output).__name__}, not a LossOutput. End it with "
+                "LossOutput.per_token(values_N)"
+            )
         # the kernel's own parts may read what the loss did not ask for
         whole = LossBatch(
             micro, outputs, self.needs | {"value", "returns", "entropy"}, old=self.old, detach=detach, who="the kernel"
