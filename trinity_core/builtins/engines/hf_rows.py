@@ -113,22 +113,20 @@ class Strip:
         self._bias[..., self.filled :] = -math.inf
 
     def _room(self, columns: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [layer, row, kv head, column, d]; 0 beyond the columns in use, not filled before.
-
-        Keys are kept wide: in bfloat16 the scores would lose what softmax needs."""
+        """Keys and values [layer, row, kv head, column, d], not filled. Keys are kept wide: in bfloat16 the scores would lose what
+        softmax needs."""
         d = self.decoder
         shape = (len(d.layers), self.rows, d.kv_heads, columns, d.size)
-        found = torch.empty(shape, dtype=d.wide), torch.empty(shape, dtype=d.compute)
-        for kept in found:
-            kept[..., self.filled :, :] = 0
-        return found
+        return torch.empty(shape, dtype=d.wide), torch.empty(shape, dtype=d.compute)
 
     def fill(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Take a layer's keys and values of the prompts from those of all cells [T, kv heads, d]."""
+        """Take a layer's keys and values of the prompts from those of all cells [T, kv heads, d]. Columns beyond are 0: products may
+        go over them."""
         shape = (*self._path_RL.shape, *k.shape[1:])
         for kept, x in ((self._keys, k), (self._values, v)):
             found = x.index_select(0, self._path_RL.flatten()).view(shape)
             kept[layer, :, :, : self.filled] = found.transpose(1, 2)
+            kept[layer, :, :, self.filled :] = 0
 
     def advance(self) -> None:
         """Make place for one more token of every row."""
@@ -136,6 +134,7 @@ class Strip:
             wider = self._room(min(self.most, self.filled + max(ROOM, self.filled // 4)))
             for kept, old in zip(wider, (self._keys, self._values)):
                 kept[..., : self.filled, :] = old[:, : self.rows]
+                kept[..., self.filled :, :] = 0
             bias = self._bias.new_full((len(self._bias), 1, wider[0].shape[3]), -math.inf)
             bias[..., : self.filled] = self._bias
             (self._keys, self._values), self._bias = wider, bias
