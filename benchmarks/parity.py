@@ -4,8 +4,8 @@ plain padded transformers loop on the same stored batch; nothing is sampled.
 The switches are those of the backend ``local``: ``share_prefix``, ``gradient_checkpointing``, ``skip_inert``, and ``micro_tokens``
 such that the batch is one micro-batch, a few, or one of each sequence. Three groups: all prompts begin alike, so do answers of two
 of them, lengths are unequal, and one group is without credit. Each combination takes five steps three times: from the weights that
-the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW. What
-float32 is worth here is told by both sides' distance from the same loop in float64.
+the plain loop has at that step, by plain SGD of its own, and by the backend's AdamW. Both sides'
+distance from the same loop in float64 tells what float32 is worth here.
 """
 
 from __future__ import annotations

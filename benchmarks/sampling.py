@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import common
+from side import Side
 
 SIDES = Path(__file__).resolve().parent / "sides"
 SHAPES = {
@@ -66,9 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "given.json"
         file.write_text(json.dumps(given))
-        running = {
-            side: common.Side([*commands[side], file], env=all_cores if side == "vllm" else None) for side in sides
-        }
+        running = {side: Side([*commands[side], file], env=all_cores if side == "vllm" else None) for side in sides}
         for shape in given["shapes"]:
             seconds: dict[str, list[float]] = {side: [] for side in sides}
             for repeat in range(options.repeats + 1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trinity_core.algo.objective import Objective
 
 Forward = Callable[["TrainBatch"], Mapping[str, Tensor]]
-"""``forward(micro)``: arrays over the action tokens of a micro-batch, in order."""
+"""``forward(micro)``: each output by name, [N, …] over the action tokens of a micro-batch, in order."""
 
 
 def accumulate(

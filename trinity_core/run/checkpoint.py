@@ -27,6 +27,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder, as :func:`name_of` wrote it."""
     return int(path.name.removeprefix("step-"))
 
 

@@ -1,6 +1,6 @@
 """Keys and values of the rows in flight, and the attention over them.
 
-Rows whose prompts are about as long lie together in a *strip*: one tensor with the keys and values of all layers. A row's columns are its
+Rows whose prompts are about as long lie together in a *strip*: one tensor with the keys of all layers, one with the values. A row's columns are its
 prompt, filled up to the longest of the strip, and then one for each step. A row that ends leaves at once: the last row of its
 strip takes its place.
 """
@@ -92,7 +92,7 @@ class Rows:
 
 
 class Strip:
-    """Rows with one tensor of keys and values. ``paths``: the cells of their prompts."""
+    """Rows with one tensor of keys and one of values. ``paths``: the cells of their prompts."""
 
     def __init__(self, decoder: Decoder, paths: Sequence[NDArray[np.int64]], most: int) -> None:
         self.decoder, self.rows = decoder, len(paths)
